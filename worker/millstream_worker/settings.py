@@ -79,8 +79,8 @@ class Settings(BaseSettings):
     does not support it."""
     kv_dtype: Literal["auto", "int8"] = "auto"
     """Format of the KV cache: auto stores keys and values as they are computed, int8 in 8 bits with a scale
-    for each token and head, on a CPU: nearly twice the tokens of bfloat16 in the same memory, and slightly
-    different outputs; layers with a sliding window keep their own."""
+    for each token and head: nearly twice the tokens of bfloat16 in the same memory, and slightly different
+    outputs; layers with a sliding window keep their own. No GPU has run int8 yet."""
     weights: Literal["auto", "int8"] = "auto"
     """Format of the weights: auto keeps the checkpoint's, int8 quantises them on a CPU when they are loaded,
     in groups of 32 with one scale each: half the memory, faster, and slightly different outputs."""

@@ -25,6 +25,7 @@ from millstream_worker.engine.runner.cuda_graphs.replay_check import check_repla
 from millstream_worker.engine.runner.cuda_graphs.replay_steps import ReplaySteps
 from millstream_worker.engine.runner.cuda_graphs.steps import CudaGraphs, GraphLimits
 from millstream_worker.engine.runner.forward import Eager
+from millstream_worker.engine.runner.kv.kv_format import KVFormat
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.load import LoadedModel
@@ -52,8 +53,13 @@ class Recorded:
         return check_replay(self.eager, replay or self.graphs.replay, steps)
 
 
-def recorded(load: Load, attention: type[PlainStatic] = PlainStatic) -> Recorded:
-    return Recorded(replace(load("llama"), attend_over=attention))
+def recorded(
+    load: Load, attention: type[PlainStatic] = PlainStatic, kv_format: KVFormat = KVFormat.AS_COMPUTED
+) -> Recorded:
+    loaded = load("llama")
+    layers = tuple(replace(layer, kv_format=kv_format) for layer in loaded.layer_specs)
+    anatomy = replace(loaded.anatomy, layer_specs=layers)
+    return Recorded(replace(loaded, anatomy=anatomy, attend_over=attention))
 
 
 @pytest.fixture(params=["decodes", "mixed"])
@@ -61,10 +67,12 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_right_ones_pass(kind: str, load: Load) -> None:
-    worst = recorded(load).check(kind)
+@pytest.mark.parametrize("kv_format", KVFormat)
+def test_right_ones_pass(kv_format: KVFormat, kind: str, load: Load) -> None:
+    worst = recorded(load, kv_format=kv_format).check(kind)
     assert worst is not None
-    assert worst < 1e-4
+    # A number between two codes becomes one or the other.
+    assert worst < (1e-4 if kv_format is KVFormat.AS_COMPUTED else 1e-3)
 
 
 class Forgetful(PlainStatic):
@@ -90,10 +98,33 @@ class ForgetsValues(PlainStatic):
         return answer
 
 
-@pytest.mark.parametrize("attention", [Forgetful, ForgetsValues])
-def test_one_that_stores_nothing_is_refused(kind: str, attention: type[PlainStatic], load: Load) -> None:
+class ForgetsScales(PlainStatic):
+    """Of values, of one layer."""
+
+    def _attend(self, step: PlainStep, layer: int, *given: Tensor, **others: Tensor) -> Tensor:
+        scales = self._storage.value_scales[layer]
+        assert scales is not None
+        before = scales.clone()
+        answer = super()._attend(step, layer, *given, **others)
+        if layer == 1:
+            scales.copy_(before)
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("attention", "kv_format"),
+    [
+        (Forgetful, KVFormat.AS_COMPUTED),
+        (ForgetsValues, KVFormat.AS_COMPUTED),
+        (ForgetsValues, KVFormat.INT8),
+        (ForgetsScales, KVFormat.INT8),
+    ],
+)
+def test_one_that_stores_nothing_is_refused(
+    kind: str, attention: type[PlainStatic], kv_format: KVFormat, load: Load
+) -> None:
     with pytest.raises(Mismatch, match=r"stores other keys or values: off by 1 of the largest of a layer$"):
-        recorded(load, attention).check(kind)
+        recorded(load, attention, kv_format).check(kind)
 
 
 def test_one_that_stores_elsewhere_too_is_refused(kind: str, load: Load) -> None:

@@ -9,6 +9,7 @@ import torch
 from support.engine.attention_step import DEVICE
 
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
+from millstream_worker.engine.runner.kv.kv_format import KVFormat
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.self_check.attention_check import check_attention
@@ -19,14 +20,20 @@ LAYERS = (
     LayerSpec(2, 1, 64, 32, scale=0.2, window=20, softcap=4.0, sinks=True),
 )
 
+INT8 = LayerSpec(2, 1, 32, 16, scale=0.2, kv_format=KVFormat.INT8)
 
-def check(layers: tuple[LayerSpec, ...]) -> float:
-    return check_attention(TritonAttention, layers, torch.float32, DEVICE, 16, (1, 16, 17, 290))
+
+def check(layers: tuple[LayerSpec, ...], longest: int = 290) -> float:
+    return check_attention(TritonAttention, layers, torch.float32, DEVICE, 16, (1, 16, 17, longest))
 
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_they_are_right(layer: LayerSpec) -> None:
     assert check((layer,)) < 1e-5
+
+
+def test_they_are_right_in_int8_and_store_the_right_codes() -> None:
+    assert check((INT8,), longest=40) < 1e-5
 
 
 def test_a_wrong_scale_is_found() -> None:

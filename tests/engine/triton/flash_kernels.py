@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.attention.varlen
-from support.engine.attention_step import DEVICE, Lens, Step, spec
+from support.engine.attention_step import DEVICE, INT8, Lens, Step, spec
 from support.engine.serving import serve
 from support.models import checkpoints
 from torch import Tensor
@@ -170,7 +170,8 @@ def test_which_layers_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(spec(8, 2, 80, window=9), dtype=torch.float16) == [True]
     assert chosen(plain, dtype=torch.float32) == [False]
     others = [spec(8, 2, 64, softcap=9.0), spec(8, 2, 32, sinks=True), spec(8, 2, 512), spec(8, 2, 12)]
-    assert chosen(plain, *others, spec(8, 2, 64, value_dim=32)) == [True, False, False, False, False, False]
+    others += [spec(8, 2, 64, value_dim=32), spec(8, 2, 64, **INT8)]
+    assert chosen(plain, *others) == [True, *[False] * len(others)]
     assert chosen(plain, replace(plain, softcap=9.0)) == [False, False], "layers of a shape share tiles"
     monkeypatch.setattr(flash_prefill, "find", lambda: older)
     assert chosen(plain) == [False]

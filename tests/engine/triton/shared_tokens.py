@@ -26,10 +26,15 @@ Backend = type[TritonAttention] | type[TorchAttention]
 
 
 def tokens_of(
-    folder: Path, backend: Backend, sharing: SharingCosts | None, depth: int
+    folder: Path,
+    backend: Backend,
+    sharing: SharingCosts | None,
+    depth: int,
+    kv_dtype: str,
+    step_tokens: int = 24,
 ) -> dict[int, list[int]]:
     """Two rows that begin alike; one more joins them, and one that does not."""
-    loaded = load_model(str(folder), dtype=torch.float32, device=DEVICE)
+    loaded = load_model(str(folder), dtype=torch.float32, device=DEVICE, kv_dtype=kv_dtype)
     prompts = [(*DOCUMENT, 60), (*DOCUMENT, 61, 62), (*DOCUMENT, 63), (7, 8, 9)]
     arrivals = [
         (
@@ -39,23 +44,31 @@ def tokens_of(
         for handle, prompt in enumerate(prompts)
     ]
     served = serve(
-        replace(loaded, attend_over=backend), arrivals, blocks=40, pipeline_depth=depth, sharing=sharing
+        replace(loaded, attend_over=backend),
+        arrivals,
+        blocks=40,
+        step_tokens=step_tokens,
+        pipeline_depth=depth,
+        sharing=sharing,
     )
     return dict(served.tokens)
 
 
-@pytest.mark.parametrize(("case", "depth"), [("llama", 1), ("gpt_oss", 0)])
+@pytest.mark.parametrize(
+    ("case", "depth", "kv_dtype"), [("llama", 1, "auto"), ("gpt_oss", 0, "auto"), ("llama", 0, "int8")]
+)
 def test_reading_together_changes_no_token(
-    case: str, depth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, depth: int, kv_dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = []
     share = launches._share
     monkeypatch.setattr(launches, "_share", lambda call, *to: (shared.append(call), share(call, *to)))
     folder = checkpoints.build(case, tmp_path)
-    together = tokens_of(folder, TritonAttention, SharingCosts(row=0, step=0), depth)
+    together = tokens_of(folder, TritonAttention, SharingCosts(row=0, step=0), depth, kv_dtype)
 
     assert shared, "nobody read anything together"
-    assert together == tokens_of(folder, TorchAttention, None, depth)
+    assert together == tokens_of(folder, TorchAttention, None, depth, kv_dtype)
     shared.clear()
-    assert together == tokens_of(folder, TritonAttention, None, depth)
+    # In other chunks, too.
+    assert together == tokens_of(folder, TritonAttention, None, depth, kv_dtype, step_tokens=7)
     assert not shared

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from support.engine.attention_step import RAGGED, Lens, PrefixGroupRows, Step, spec
+from support.engine.attention_step import INT8, RAGGED, Lens, PrefixGroupRows, Step, spec
 from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
@@ -45,7 +45,7 @@ def check_in(size: StaticSize, step: Step, programs: int, earlier: Sequence[Plan
     for plan in (*earlier, step.plan):
         assert size.holds(plan)
         held.fill(plan)
-    before = step.storage.keys[0].clone()
+    before = [part.clone() for part in step.storage.parts()]
 
     tensors = [padded(tensor, size.tokens) for tensor in (step.query, *step.new)]
     torch.use_deterministic_algorithms(True)  # what is new holds NaN then
@@ -58,9 +58,10 @@ def check_in(size: StaticSize, step: Step, programs: int, earlier: Sequence[Plan
     assert torch.allclose(found[: len(expected)].double(), expected, atol=1e-5)
     assert not found[len(expected) :].any(), "padding is answered by zeros"
     slots = torch.from_numpy(step.plan.slot_mapping[0])
-    size = step.block_size
-    before[slots // size, :, slots % size] = step.storage.keys[0][slots // size, :, slots % size]
-    assert torch.equal(step.storage.keys[0].nan_to_num(7.0), before.nan_to_num(7.0)), "padding was stored"
+    own = slots // step.block_size, slice(None), slots % step.block_size
+    for part, old in zip(step.storage.parts(), before, strict=True):
+        old[own] = part[own]
+        assert torch.equal(part.view(torch.uint8), old.view(torch.uint8)), "padding was stored"
 
 
 @pytest.mark.parametrize("prefix_groups", [(), PREFIX_GROUPS])
@@ -119,7 +120,12 @@ def test_steps_with_prompts(lens: Lens, programs: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "layer", [spec(dim=16, window=9), spec(6, 2, 80, window=300, softcap=20.0, sinks=True)]
+    "layer",
+    [
+        spec(dim=16, window=9),
+        spec(6, 2, 80, window=300, softcap=20.0, sinks=True),
+        spec(2, 1, 16, **INT8),
+    ],
 )
 def test_every_kind_of_layer_beside_prompts_and_prefix_groups(layer: LayerSpec) -> None:
     step = Step(layer, [*DECODES, (0, 70), (600, 20)], prefix_groups=PREFIX_GROUPS)

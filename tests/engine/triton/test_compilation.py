@@ -10,9 +10,10 @@ import pytest
 pytest.importorskip("triton")
 
 import torch
-from support.engine.attention_step import Step, spec
+from support.engine.attention_step import INT8, Step, spec
 from support.engine.kernel_resources import SHARED_BYTES, compiled, launches_of, launches_of_draws
 
+from millstream_worker.engine.runner.kv.kv_format import KVFormat
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -21,6 +22,7 @@ LAYERS = {
     "gemma": spec(16, 8, 256, softcap=50.0),
     "gpt-oss": spec(64, 8, 64, window=128, sinks=True),
     "phi": spec(32, 32, 80),
+    "llama int8": spec(32, 8, 128, **INT8),
 }
 STACK = {torch.float32: 448, torch.bfloat16: 288}  # bytes of a thread that have no register
 SPILLS = {torch.float32: 320, torch.bfloat16: 64}  # instructions that move these, in loops of 400 to 900
@@ -45,11 +47,14 @@ def check(model: str, dtype: torch.dtype, capability: int, *, programs: int = 52
     for launch in launched:
         found = compiled(launch, capability)
         about = f"{launch.name}, {model}, {dtype}, compute capability {capability}: {found}"
-        ahead = launch.name in AHEAD and (dtype == torch.float32 or layer.key_dim <= 128)
+        room = dtype == torch.float32 or layer.key_dim <= 128 or layer.kv_format is KVFormat.INT8
+        ahead = launch.name in AHEAD and room
         assert not ahead or max(found.waits) > 0, about
         assert found.shared <= SHARED_BYTES[capability], about
         assert found.stack <= STACK[dtype], about
         assert found.spills <= SPILLS[dtype], about
+        exact = launch.name == "store_kernel"  # its codes are PyTorch's, which rounds products before sums
+        assert not exact or not found.fused, about
     return {launch.name for launch in launched}
 
 
@@ -73,12 +78,12 @@ def check_draws(vocab_size: int, dtype: torch.dtype, capability: int) -> None:
         ("gpt-oss", torch.bfloat16, 100),
         ("phi", torch.bfloat16, 89),
         ("llama", torch.float32, 80),
+        ("llama int8", torch.bfloat16, 100),
         ("gemma", torch.float32, 86),  # eight warps for a tile, and half as many queries where heads are wide
     ],
 )
 def test_all_kernels_fit(model: str, dtype: torch.dtype, capability: int) -> None:
-    kernels = {"gemma": 5, "gpt-oss": 3, "llama": 5, "phi": 5}
-    assert len(check(model, dtype, capability)) == kernels[model]
+    assert len(check(model, dtype, capability)) == (3 if model == "gpt-oss" else 5)
 
 
 def test_contexts_in_one_part() -> None:

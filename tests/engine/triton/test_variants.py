@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("triton")
 
 import torch
-from support.engine.attention_step import spec
+from support.engine.attention_step import INT8, spec
 from support.engine.planning import random_plan, sharing
 from triton import knobs
 from triton.backends.compiler import GPUTarget
@@ -78,6 +78,7 @@ def attend(backend: TritonAttention, layer: LayerSpec, tokens: int, dtype: torch
         (spec(32, 32, 80), 5),
         (spec(16, 8, 256, window=1024), 4),  # no layer with a window shares
         (spec(64, 8, 64, window=128, sinks=True), 3),  # nor is a short one cut
+        (spec(32, 8, 128, **INT8), 5),
     ],
 )
 @pytest.mark.parametrize("programs", [pytest.param(80, marks=pytest.mark.slow), 528])

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from gpu.parts.finding import Survey
 from support.engine import attention_step
-from support.engine.attention_step import Step, spec
+from support.engine.attention_step import INT8, Step, spec
 from torch import Tensor
 
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
 
 LAYERS: dict[str, LayerSpec] = {
     "32/8 x 128": spec(32, 8, 128),
@@ -28,6 +29,9 @@ LAYERS: dict[str, LayerSpec] = {
     "16/8 x 256, soft cap": spec(16, 8, 256, softcap=50.0),
     "64/8 x 64, sinks, window": spec(64, 8, 64, window=128, sinks=True),
     "32/32 x 80": spec(32, 32, 80),
+    "32/8 x 128, int8": spec(32, 8, 128, **INT8),
+    "16/8 x 256, soft cap, int8": spec(16, 8, 256, softcap=50.0, **INT8),
+    "32/32 x 80, int8": spec(32, 32, 80, **INT8),
 }
 LENS = {
     "decode": [(keys - 1, 1) for keys in (1, 15, 16, 17, 64, 65, 257, 700, 2100)],
@@ -36,8 +40,9 @@ LENS = {
     "prefix_groups": [(4 * 16 + own, 1) for own in range(3)] + [(20 * 16 + own, 1) for own in range(21)],
 }
 _PREFIX_GROUPS = [(4, range(3)), (20, range(3, 24))]  # one of three, one larger than a tile
-_TINY = {"4/2 x 16": spec(4, 2, 16)}
+_TINY = {"4/2 x 16": spec(4, 2, 16), "4/2 x 16, int8": spec(4, 2, 16, **INT8)}
 _TINY_LENS = {"decode": [(15, 1), (16, 1)], "mixed": [(3, 1), (0, 5)]}
+_IN_FLOAT32 = ("32/8 x 128", "32/8 x 128, int8", "4/2 x 16")
 _TOLERANCE = {"bfloat16": 2e-2, "float16": 4e-3, "float32": 1e-4}  # of the largest answer
 
 
@@ -49,7 +54,7 @@ def bfloat16(survey: Survey) -> None:
 def others(survey: Survey) -> None:
     layers = _TINY if survey.tiny else LAYERS
     _check(survey, "float16", layers)
-    _check(survey, "float32", dict([*layers.items()][:1]))
+    _check(survey, "float32", {name: layers[name] for name in _IN_FLOAT32 if name in layers})
 
 
 def smallest(survey: Survey) -> None:
@@ -95,29 +100,28 @@ def layer_off(layer: LayerSpec, dtype: str, lens: dict[str, Any]) -> str:
 def _off(step: Step, programs: int) -> float:
     """By how much of the largest answer, where the device wants so many programs."""
     storage, tensors = step.storage, [_strided(tensor) for tensor in (step.query, *step.new)]
-    wide = copy.copy(storage)
-    wide.dtype = torch.float32
-    wide.keys, wide.values = ([own[0].float().nan_to_num()] for own in (storage.keys, storage.values))
-    expected = [
-        _stored(step, *pair) for pair in zip((storage.keys, storage.values), tensors[1:], strict=True)
-    ]
+    wide, right = _copied(storage, torch.float32), copy.copy(step)
+    for part in wide.parts():
+        part.nan_to_num_()
+    right.storage = _copied(storage, storage.dtype)
+    slots = torch.from_numpy(step.plan.slot_mapping[0]).to(storage.device)
+    right.put(slots // step.block_size, slots % step.block_size, *tensors[1:])
     ours, theirs = TritonAttention(storage, programs), TorchAttention(wide)
     for backend in (ours, theirs):
         backend.begin(step.plan)
     sinks = None if step.sinks is None else step.sinks.float()
     want = theirs.attend(0, *(tensor.float() for tensor in tensors), sinks)
     got = ours.attend(0, *tensors, step.sinks).float()
-    for there, right in zip((storage.keys[0], storage.values[0]), expected, strict=True):
-        assert torch.equal(there.view(torch.uint8), right.view(torch.uint8)), "the pool has something else"
+    for there, after in zip(storage.parts(), right.storage.parts(), strict=True):
+        assert torch.equal(there.view(torch.uint8), after.view(torch.uint8)), "the pool has something else"
     return float((got - want).abs().max() / want.abs().max())
 
 
-def _stored(step: Step, part: list[Tensor], new: Tensor) -> Tensor:
-    """Keys or values [blocks, heads, block_size, dim] with the step's own in their slots."""
-    slots = torch.from_numpy(step.plan.slot_mapping[0]).to(new.device)
-    after = part[0].clone()
-    after[slots // step.block_size, :, slots % step.block_size] = new
-    return after
+def _copied(storage: KVStorage, dtype: torch.dtype) -> KVStorage:
+    copied = KVStorage(storage.layers, storage.blocks, storage.block_size, dtype, storage.device)
+    for mine, theirs in zip(copied.parts(), storage.parts(), strict=True):
+        mine.copy_(theirs)
+    return copied
 
 
 def _strided(tensor: Tensor) -> Tensor:

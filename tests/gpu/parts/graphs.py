@@ -14,25 +14,26 @@ from gpu.parts.finding import Survey
 from support.engine.whole_engine import engine_on, tokens_of
 from support.models import checkpoints
 
-_CASES = ("qwen3", "llama")
+_CASES = (("qwen3", "auto"), ("llama", "auto"), ("llama", "int8"))  # model, keys and values
 _TESTS = Path(__file__).parents[1] / "test_graphs_on_cuda.py"
 
 
 def check(survey: Survey) -> None:
-    for case in _CASES:
-        survey.attempt(f"{case}, tokens as on the CPU", partial(_tokens, survey, case))
+    for case, kv_dtype in _CASES:
+        survey.attempt(f"{case}, {kv_dtype}, tokens as on the CPU", partial(_tokens, survey, case, kv_dtype))
     survey.attempt(_TESTS.name, partial(_pytest, survey))
 
 
-def _tokens(survey: Survey, case: str) -> str:
+def _tokens(survey: Survey, case: str, kv_dtype: str) -> str:
     said: list[str] = []
     ways = ("auto",) if survey.tiny else ("off", "auto")
     with tempfile.TemporaryDirectory() as place:
         folder = checkpoints.build(case, Path(place))
-        want = tokens_of(engine_on("cpu", folder, attention="torch"))
+        want = tokens_of(engine_on("cpu", folder, attention="torch", kv_dtype=kv_dtype))
         for way in ways:
             for speculate in ("off", "always"):
-                engine = engine_on(survey.device, folder, said.append, cuda_graphs=way, speculate=speculate)
+                changes = {"cuda_graphs": way, "speculate": speculate, "kv_dtype": kv_dtype}
+                engine = engine_on(survey.device, folder, said.append, **changes)
                 assert tokens_of(engine) == want, f"others with graphs {way}, speculate {speculate}"
     return "; ".join([f"with graphs {', '.join(ways)}", *(line for line in said if "CUDA graphs" in line)])
 

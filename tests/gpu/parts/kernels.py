@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -21,6 +21,7 @@ from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.triton import launches, tile_sizes
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
 from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
+from millstream_worker.engine.runner.kv.kv_format import KVFormat
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 
@@ -38,6 +39,7 @@ FRESH: dict[str, Rows] = {
     "prefill 64 x 128": [(0, 128)] * 64,
 }
 PREFILL = FRESH | {"prefill 16 after 32,768": [(32_768, 16)]}
+INT8 = ("decode 256 x 300", "decode 256 x 4,000", "decode 1 x 8,000", "prefill 8 x 1,024")
 _TINY: dict[str, Rows] = {"decode 2 x 20": [(19, 1)] * 2, "prefill 1 x 20": [(0, 20)]}
 _TINY_LAYER = LayerSpec(2, 1, 16, 16, 0.25)
 VARIANTS: tuple[dict[str, int], ...] = (
@@ -49,6 +51,8 @@ VARIANTS: tuple[dict[str, int], ...] = (
 def as_they_are(survey: Survey) -> None:
     for name, rows in (_TINY if survey.tiny else DECODE | PREFILL).items():
         survey.attempt(name, partial(_timed, survey, rows))
+        if survey.tiny or name in INT8:
+            survey.attempt(f"{name}, int8", partial(_timed, survey, rows, KVFormat.INT8))
     survey.attempt("decode 200 that share 4,000 of 4,064", partial(_shared, survey))
     for name, rows in FRESH.items():
         for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
@@ -90,12 +94,14 @@ def _launched(PREFILL_QUERIES: int = tile_sizes.PREFILL_QUERIES, **more: int) ->
             yield
 
 
-def _timed(survey: Survey, rows: Rows) -> str:
+def _timed(survey: Survey, rows: Rows, kv_format: KVFormat = KVFormat.AS_COMPUTED) -> str:
     decodes = rows[0][1] == 1
-    us = _layer_us(survey, plan_of(rows), repeats=10 if decodes else 3)
+    us = _layer_us(survey, plan_of(rows), repeats=10 if decodes else 3, kv_format=kv_format)
     if not decodes:
         return _rate(us, rows)
-    read = sum(cached + 1 for cached, _ in rows) * 2 * LAYER.kv_heads * LAYER.key_dim * 2  # bytes
+    read = sum(cached + 1 for cached, _ in rows) * replace(LAYER, kv_format=kv_format).token_bytes(
+        torch.bfloat16
+    )
     return f"{us:,.0f} us, {read / us / 1e6:.2f} TB/s"
 
 
@@ -111,9 +117,11 @@ def _shared(survey: Survey) -> str:
 
 
 @torch.inference_mode()
-def _layer_us(survey: Survey, plan: Plan, repeats: int = 10) -> float:
+def _layer_us(
+    survey: Survey, plan: Plan, repeats: int = 10, kv_format: KVFormat = KVFormat.AS_COMPUTED
+) -> float:
     device, dtype = torch.device(survey.device), torch.float16 if survey.tiny else torch.bfloat16
-    layer = _TINY_LAYER if survey.tiny else LAYER
+    layer = replace(_TINY_LAYER if survey.tiny else LAYER, kv_format=kv_format)
     storage = KVStorage([layer], int(plan.block_tables[0].max()) + 1, BLOCK, dtype, device)
     backend = TritonAttention(storage)
     query, key, value = (

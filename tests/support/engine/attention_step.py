@@ -13,9 +13,10 @@ from torch import Tensor
 
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
+from millstream_worker.engine.runner.kv.kv_format import KEY_SCALES, VALUE_SCALES, KVFormat, quantize
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
-from support.engine.paged_rows import definition
+from support.engine.paged_rows import definition, stored
 from support.engine.planning import Segment, pack, sharing
 
 ON_GPU = torch.cuda.is_available()
@@ -25,6 +26,9 @@ DTYPES = {torch.float32: 2e-6, torch.float16: 2e-3} | ({torch.bfloat16: 1.6e-2} 
 Lens = Sequence[tuple[int, int]]  # per row: keys cached before the step, new tokens
 PrefixGroupRows = Sequence[tuple[int, Sequence[int]]]  # blocks shared, and the decoding rows that share them
 RAGGED: Lens = [(0, 1), (37, 1), (6, 1), (0, 23), (18, 5), (30, 2)]
+
+
+INT8 = {"kv_format": KVFormat.INT8}  # of a spec
 
 
 def spec(heads: int = 4, kv_heads: int = 2, dim: int = 64, **others: Any) -> LayerSpec:
@@ -59,8 +63,8 @@ class Step:
         groups = [(shared * block_size, rows) for shared, rows in prefix_groups]
         self.lens, self.plan = ordered, sharing(pack(segments, block_size), groups)
         self.storage = KVStorage([layer], sum(counts) + 3, block_size, dtype, DEVICE)
-        self.storage.keys[0].fill_(torch.nan)
-        self.storage.values[0].fill_(torch.nan)
+        for part in self.storage.parts():
+            part.fill_(torch.nan if part.is_floating_point() else 99)
         self.keys = [self.normal(cached + new, layer.kv_heads, layer.key_dim) for cached, new in ordered]
         self.values = [self.normal(cached + new, layer.kv_heads, layer.value_dim) for cached, new in ordered]
         for shared, rows in prefix_groups:
@@ -71,10 +75,18 @@ class Step:
         for row, (cached, _) in enumerate(ordered):
             for place in range(cached):
                 block, offset = self.tables[row][place // block_size], place % block_size
-                self.storage.keys[0][block, :, offset] = self.keys[row][place]
-                self.storage.values[0][block, :, offset] = self.values[row][place]
+                self.put(block, offset, self.keys[row][place], self.values[row][place])
         self.query = self.normal(self.plan.token_count, layer.heads, layer.key_dim)
         self.sinks = self.normal(layer.heads) if layer.sinks else None
+
+    def put(self, block: int | Tensor, offset: int | Tensor, key: Tensor, value: Tensor) -> None:
+        """Into the storage, as its format has it."""
+        storage = self.storage
+        if self.layer.kv_format is KVFormat.INT8:
+            key, storage.key_scales[0][block, :, offset] = quantize(key, KEY_SCALES)
+            value, storage.value_scales[0][block, :, offset] = quantize(value, VALUE_SCALES)
+        storage.keys[0][block, :, offset] = key
+        storage.values[0][block, :, offset] = value
 
     def normal(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.random).to(DEVICE, self.dtype)
@@ -93,7 +105,9 @@ class Step:
         """Row by row, by the definition."""
         queries = [self.query[a:b] for a, b in pairwise(self.plan.query_starts)]
         rows = zip(queries, self.keys, self.values, strict=True)
-        return torch.cat([definition(self.layer, *row, self.sinks) for row in rows])
+        return torch.cat(
+            [definition(self.layer, query, *stored(self.layer, *own), self.sinks) for query, *own in rows]
+        )
 
     def check(self, backend: AttentionBackend | None = None, error: float | None = None) -> None:
         backend = backend or TritonAttention(self.storage)

@@ -34,7 +34,7 @@ def measured() -> Iterator[tuple[object, ...]]:
     import torch
     import triton
 
-    from support.engine.attention_step import Step, spec
+    from support.engine.attention_step import INT8, Step, spec
     from support.engine.kernel_resources import compiled, launches_of
 
     layers = {
@@ -43,6 +43,9 @@ def measured() -> Iterator[tuple[object, ...]]:
         "gemma 8/4 x 256, window 1024": spec(8, 4, 256, window=1024),
         "gpt-oss 64/8 x 64, window 128, sinks": spec(64, 8, 64, window=128, sinks=True),
         "phi 32/32 x 80": spec(32, 32, 80),
+        "llama 32/8 x 128, int8": spec(32, 8, 128, **INT8),
+        "gemma 16/8 x 256, soft cap, int8": spec(16, 8, 256, softcap=50.0, **INT8),
+        "phi 32/32 x 80, int8": spec(32, 32, 80, **INT8),
     }
     float32 = list(layers)[:2]
     for name, layer in layers.items():

@@ -31,6 +31,8 @@ _POINTERS = {
     torch.float32: "*fp32",
     torch.bfloat16: "*bf16",
     torch.float16: "*fp16",
+    torch.int8: "*i8",
+    torch.int16: "*i16",
     torch.int32: "*i32",
     torch.int64: "*i64",
     torch.float64: "*fp64",
@@ -44,7 +46,7 @@ class Launch:
     kernel: Any
     given: tuple[Any, ...]
     constants: dict[str, Any]
-    options: dict[str, int]
+    options: dict[str, int | bool]
 
     @property
     def name(self) -> str:
@@ -58,6 +60,7 @@ class Resources:
     spills: int  # instructions of the loops that move such numbers
     shared: int  # bytes of a program
     waits: tuple[int, ...]  # for copies to shared memory: as many may still be under way
+    fused: int  # products and sums of float32 that are, or may be, rounded once
 
 
 def launches_of(step: Step, programs: int) -> list[Launch]:
@@ -90,8 +93,18 @@ def launches_of_draws(rows: int, vocab_size: int, dtype: torch.dtype) -> list[La
 def _recorded(kernel: Any, found: list[Launch]) -> mock.MagicMock:
     """Stands in for a kernel, and only keeps what is launched."""
 
-    def launch(*given: Any, num_warps: int = 4, num_stages: int = 3, **constants: Any) -> None:
-        options = {"num_warps": num_warps, "num_stages": num_stages}
+    def launch(
+        *given: Any,
+        num_warps: int = 4,
+        num_stages: int = 3,
+        enable_fp_fusion: bool = True,
+        **constants: Any,
+    ) -> None:
+        options = {
+            "num_warps": num_warps,
+            "num_stages": num_stages,
+            "enable_fp_fusion": enable_fp_fusion,
+        }
         found.append(Launch(kernel, given, constants, options))
 
     stand_in = mock.MagicMock()
@@ -115,7 +128,8 @@ def compiled(launch: Launch, capability: int) -> Resources:
     source = ASTSource(launch.kernel, signature, constants, aligned)
     made = triton.compile(source, target=GPUTarget("cuda", capability, warp_size=32), options=launch.options)
     waits = re.findall(r"async_wait.*?num = (\d+)", made.asm["ttgir"])
-    return Resources(*_usage(made.asm["cubin"]), made.metadata.shared, tuple(map(int, waits)))
+    fused = re.findall(r"\bfma\.|\b(?:add|sub|mul)\.f32\b", made.asm["ptx"])
+    return Resources(*_usage(made.asm["cubin"]), made.metadata.shared, tuple(map(int, waits)), len(fused))
 
 
 def _specialized(kernel: Any) -> Iterator[int]:

@@ -105,8 +105,7 @@ class PagedRows:
             self.qkv[row] = [torch.cat(pair) for pair in zip(self.qkv[row], fresh, strict=True)]
             packed.append(fresh)
             query, *others = self.qkv[row]
-            others = [self.stored(*pair) for pair in zip(others, (KEY_SCALES, VALUE_SCALES), strict=True)]
-            expected.append(definition(self.layer, query[start:], *others, self.sinks))
+            expected.append(definition(self.layer, query[start:], *stored(self.layer, *others), self.sinks))
         members = [[segments.index(s) for s in segments if s.slot in rows] for _, rows in prefix_groups]
         tokens = [blocks * self.block_size for blocks, _ in prefix_groups]
         self.attention.begin(
@@ -117,12 +116,6 @@ class PagedRows:
             torch.cat(part).transpose(0, 1).contiguous().transpose(0, 1) for part in zip(*packed, strict=True)
         )
         return self.attention.attend(0, query, key, value, self.sinks), torch.cat(expected)
-
-    def stored(self, numbers: torch.Tensor, scales: int) -> torch.Tensor:
-        """What the layer's format keeps of them."""
-        if self.layer.kv_format is KVFormat.AS_COMPUTED:
-            return numbers
-        return dequantize(*quantize(numbers, scales), torch.float32)
 
     def check(self, *steps: Sequence[int]) -> None:
         """Take these steps, each of which must come to the definition."""
@@ -136,6 +129,14 @@ class PagedRows:
         # Of the size of the cap's scores; what is read together is put together once more.
         tolerance = TOLERANCE[self.dtype] * (1 + (self.layer.softcap or 0) / 8) * (1 + bool(prefix_groups))
         torch.testing.assert_close(computed.double(), expected, atol=tolerance, rtol=tolerance)
+
+
+def stored(layer: LayerSpec, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the layer's format keeps of them."""
+    if layer.kv_format is KVFormat.AS_COMPUTED:
+        return key, value
+    codes = quantize(key, KEY_SCALES), quantize(value, VALUE_SCALES)
+    return dequantize(*codes[0], torch.float32), dequantize(*codes[1], torch.float32)
 
 
 def definition(

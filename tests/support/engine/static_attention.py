@@ -11,6 +11,7 @@ from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.interface import StaticSize
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
 from millstream_worker.engine.runner.device.transfer import Arena, Field
+from millstream_worker.engine.runner.kv.kv_format import dequantize, quantize
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 
@@ -44,15 +45,19 @@ class PlainStatic:
         self, step: PlainStep, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None
     ) -> Tensor:
         spec = self._storage.layers[layer]
-        keys, values = self._storage.keys[layer], self._storage.values[layer]
-        slots = step.arena["slots"]
-        _store(keys, slots, key)
-        _store(values, slots, value)
+        slots, storage = step.arena["slots"], self._storage
         held = step.tables[step.arena["segments"]].long()  # [tokens, width]
-        mine = keys[held].transpose(1, 2).flatten(2, 3)  # [tokens, kv_heads, width * size, dim]
+        keys, values = (
+            _stored(codes[layer], scales[layer], slots, new)[held]
+            for codes, scales, new in (
+                (storage.keys, storage.key_scales, key),
+                (storage.values, storage.value_scales, value),
+            )
+        )
+        mine = keys.transpose(1, 2).flatten(2, 3)  # [tokens, kv_heads, width * size, dim]
         scores = torch.einsum("rkgd,rknd->rkgn", query.unflatten(1, (spec.kv_heads, -1)) * spec.scale, mine)
         weights = _weights(scores.flatten(1, 2), step.arena["seen"], spec, sinks)
-        seen = values[held].transpose(1, 2).flatten(2, 3)
+        seen = values.transpose(1, 2).flatten(2, 3)
         unseen = (
             torch.arange(seen.shape[2]) >= step.arena["seen"][:, None]
         )  # whatever lies there: also no number
@@ -74,6 +79,16 @@ class PlainStep:
         self.arena.fill(slots=plan.slot_mapping[0], seen=plan.positions + 1, segments=segments)
         table = torch.from_numpy(np.ascontiguousarray(plan.block_tables[0]))
         self.tables[: len(table), : table.shape[1]].copy_(table)
+
+
+def _stored(codes: Tensor, scales: Tensor | None, slots: Tensor, new: Tensor) -> Tensor:
+    """All numbers of a layer's keys or values, with the new ones."""
+    if scales is None:
+        _store(codes, slots, new)
+        return codes
+    for cache, part in zip((codes, scales), quantize(new, scales.shape[-1]), strict=True):
+        _store(cache, slots, part)
+    return dequantize(codes, scales, new.dtype)
 
 
 def _store(cache: Tensor, slots: Tensor, new: Tensor) -> None:

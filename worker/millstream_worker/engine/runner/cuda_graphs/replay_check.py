@@ -63,10 +63,12 @@ class _Places:
 
     def __init__(self, storage: KVStorage, plan: Plan) -> None:
         slots = [to_device(mapping, storage.device) for mapping in plan.slot_mapping]
+        caches = storage.keys, storage.values, storage.key_scales, storage.value_scales
         self._parts = [
             (part, slots[layer.group] // storage.block_size, slots[layer.group] % storage.block_size)
-            for layer, *parts in zip(storage.layers, storage.keys, storage.values, strict=True)
+            for layer, *parts in zip(storage.layers, *caches, strict=True)
             for part in parts
+            if part is not None
         ]
         self._used = 1 + int(max(table.max() for table in plan.block_tables))
 

@@ -103,8 +103,6 @@ def load_model(
     """
     if weights == "int8" and device.type != "cpu":
         raise ValueError(f"weights {weights!r} are computed on the CPU, this is {device.type}; use 'auto'")
-    if kv_dtype == "int8" and device.type != "cpu":
-        raise ValueError(f"kv_dtype {kv_dtype!r} is computed on the CPU, this is {device.type}; use 'auto'")
     chosen = choose(attention, device, dtype, cache_dir, gpu)
     config = load_config(folder)
     support.check(config)

@@ -27,6 +27,8 @@ def decode_kernel(
     query,  # [rows, heads, KEY_DIM]
     keys,
     values,
+    key_scales,
+    value_scales,
     tables,  # [rows, table_stride] int32
     decode_parts,  # [parts, 4] int32, see DeviceStep
     sinks,  # [heads], read only where SINKS
@@ -47,6 +49,7 @@ def decode_kernel(
     ROWS: tl.constexpr,  # GROUP, padded
     KEYS: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    INT8: tl.constexpr,
     SINKS: tl.constexpr,
 ):
     part = decode_parts + tl.program_id(0) * 4
@@ -65,9 +68,10 @@ def decode_kernel(
     highest, total = empty_sums(sinks, head, mine & (partial < 0), ROWS, SINKS)
     answer, log_sum = attend_range(
         asked, tl.zeros([ROWS], tl.int32) + end, start, end, start, start,
-        keys, values, kv_head, tables + row * table_stride, scale, highest, total,
+        keys, values, key_scales, value_scales, kv_head, tables + row * table_stride, scale,
+        highest, total,
         ROWS, HEADS, GROUP, KEY_DIM, VALUE_DIM, PAD_KEY, PAD_VALUE, BLOCK_SIZE, KEYS,
-        False, 0, SOFTCAP,
+        False, 0, SOFTCAP, INT8,
     )  # fmt: skip
     if partial < 0:
         store_answers(out, row * HEADS + head, answer, mine, VALUE_DIM, PAD_VALUE)
@@ -81,6 +85,8 @@ def shared_kernel(
     query,  # [rows, heads, KEY_DIM]
     keys,
     values,
+    key_scales,
+    value_scales,
     tables,  # [rows, table_stride] int32
     shared_parts,  # [parts, 5] int32, see DeviceStep
     members,  # [members] int32: rows that share, prefix group after prefix group
@@ -101,6 +107,7 @@ def shared_kernel(
     ROWS: tl.constexpr,  # query heads of a tile, padded
     KEYS: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    INT8: tl.constexpr,
 ):
     part = shared_parts + tl.program_id(0) * 5
     kv_head = tl.program_id(1).to(tl.int64)
@@ -120,9 +127,10 @@ def shared_kernel(
     highest, total = empty_sums(query, head, mine, ROWS, False)
     answer, log_sum = attend_range(
         asked, tl.zeros([ROWS], tl.int32) + end, start, end, start, start + (end - start) // KEYS * KEYS,
-        keys, values, kv_head, tables + leader * table_stride, scale, highest, total,
+        keys, values, key_scales, value_scales, kv_head, tables + leader * table_stride, scale,
+        highest, total,
         ROWS, HEADS, GROUP, KEY_DIM, VALUE_DIM, PAD_KEY, PAD_VALUE, BLOCK_SIZE, KEYS,
-        True, 0, SOFTCAP,
+        True, 0, SOFTCAP, INT8,
     )  # fmt: skip
     target = tl.load(member_partials + row, mask=mine, other=0).to(tl.int64) + tl.load(part + 4)
     place = target * HEADS + head

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
+from millstream_worker.engine.runner.kv.kv_format import KVFormat
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 
@@ -34,7 +35,7 @@ def choose(storage: KVStorage) -> list[Attend | None]:
     is taken for the faster one, which no measurement has shown yet. It can where
     - this torch's function takes a scale and a window,
     - the GPU is of compute capability 8.0 or later,
-    - keys and values are float16 or bfloat16, of one size, which is up to 256 and a multiple of 8,
+    - keys and values are stored as float16 or bfloat16, of one size, which is up to 256 and a multiple of 8,
     - neither the layer nor another of its shape has a soft cap or sinks.
     """
     function = find() if capability(storage.device) >= _LEAST_CAPABILITY else None
@@ -121,9 +122,9 @@ def flash_step(plan: Plan, vectors: Sequence[Tensor]) -> FlashStep:
 def prefill(attend: Attend, step: FlashStep, launch: LayerLaunch, key: Tensor, value: Tensor) -> None:
     """Writes the answers of all segments behind the decoding ones. `key` and `value`: the step's own."""
     if len(step.blocks):
-        key, value = (cache[step.blocks, :, step.offsets] for cache in (launch.keys, launch.values))
+        key, value = (cache[step.blocks, :, step.offsets] for cache in launch.cache[:2])
     else:
-        key, value = (own[step.tokens].to(launch.keys.dtype) for own in (key, value))
+        key, value = (own[step.tokens].to(launch.query.dtype) for own in (key, value))
     attend(
         launch.out[step.tokens],
         launch.query[step.tokens],
@@ -149,7 +150,8 @@ def _prepared(function: Attend, spec: LayerSpec, dtype: torch.dtype) -> Attend |
 
 def _computes(spec: LayerSpec, dtype: torch.dtype) -> bool:
     return (
-        spec.softcap is None
+        spec.kv_format is KVFormat.AS_COMPUTED
+        and spec.softcap is None
         and not spec.sinks
         and spec.key_dim == spec.value_dim
         and spec.key_dim <= _MOST_DIM

@@ -22,24 +22,39 @@ from millstream_worker.engine.runner.attention.triton.tile_sizes import (
     tile_rows,
     tile_tokens,
 )
+from millstream_worker.engine.runner.kv.kv_format import KVFormat
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerLaunch:
     """One layer's attention in a step, as its kernels want it."""
 
-    spec: LayerSpec
+    storage: KVStorage
+    layer: int
     step: DeviceStep
-    query: Tensor
-    keys: Tensor
-    values: Tensor
+    query: Tensor  # of the storage's dtype
     sinks: Tensor | None
     out: Tensor
 
     @property
+    def spec(self) -> LayerSpec:
+        return self.storage.layers[self.layer]
+
+    @property
+    def cache(self) -> tuple[Tensor, ...]:
+        """Keys, values, and their scales, which the kernels take as whole numbers: a scale and a middle as
+        one. Any tensors do for scales that there are none of."""
+        keys, values = self.storage.keys[self.layer], self.storage.values[self.layer]
+        scales = self.storage.key_scales[self.layer], self.storage.value_scales[self.layer]
+        if scales[0] is None or scales[1] is None:
+            return keys, values, keys, values
+        return keys, values, scales[0].view(torch.int32), scales[1].view(torch.int16)
+
+    @property
     def inputs(self) -> tuple[Tensor, ...]:
-        return self.query, self.keys, self.values, self.step.tables
+        return self.query, *self.cache, self.step.tables
 
     @property
     def learned_sinks(self) -> Tensor:
@@ -54,14 +69,15 @@ class LayerLaunch:
         return self.spec.heads // self.spec.kv_heads
 
     @property
-    def sizes(self) -> dict[str, int]:
+    def sizes(self) -> dict[str, Any]:
         spec = self.spec
         return {
             "KEY_DIM": spec.key_dim,
             "VALUE_DIM": spec.value_dim,
             "PAD_KEY": padded(spec.key_dim, LEAST_DOT),
             "PAD_VALUE": padded(spec.value_dim, LEAST_DOT),
-            "BLOCK_SIZE": self.keys.shape[2],
+            "BLOCK_SIZE": self.storage.block_size,
+            "INT8": self._int8,
         }
 
     @property
@@ -81,8 +97,19 @@ class LayerLaunch:
 
     @property
     def _keys_at_once(self) -> int:
-        """As many as a processor's shared memory holds several times over, queries beside them."""
-        return 64 if self._head_bytes <= NARROW_HEAD else 32 if self._head_bytes <= 512 else 16
+        """As many as a processor's shared memory holds several times over, queries beside them. Of codes half
+        as many: they are widened in registers, of which twice as many were too many for a tile."""
+        keys = 64 if self._head_bytes <= NARROW_HEAD else 32 if self._head_bytes <= 512 else 16
+        return max(LEAST_DOT, keys // 2) if self._int8 else keys
+
+    @property
+    def stages(self) -> int:
+        """Of turns of keys that are loaded ahead, where there is room: turns of few codes are short."""
+        return 4 if self._int8 else 3
+
+    @property
+    def _int8(self) -> bool:
+        return self.spec.kv_format is KVFormat.INT8
 
     def tile(self, members: int) -> dict[str, int]:
         """Of a kernel whose programs compute so many rows or tokens. In float32 four warps had too few
@@ -92,7 +119,7 @@ class LayerLaunch:
         return {
             "ROWS": rows,
             "num_warps": 8 if float32 or rows > 64 else 4,
-            "num_stages": 3 if float32 or self._head_bytes <= NARROW_HEAD else 2,
+            "num_stages": self.stages if float32 or self._int8 or self._head_bytes <= NARROW_HEAD else 2,
         }
 
     def partials(self, count: int) -> tuple[Tensor, Tensor]:
@@ -110,8 +137,7 @@ def store(launch: LayerLaunch, key: Tensor, value: Tensor) -> None:
     store_kernel[len(key), launch.spec.kv_heads](
         key,
         value,
-        launch.keys,
-        launch.values,
+        *launch.cache,
         launch.step.slots,
         launch.out,
         len(launch.step.slots),
@@ -120,6 +146,7 @@ def store(launch: LayerLaunch, key: Tensor, value: Tensor) -> None:
         KV_HEADS=launch.spec.kv_heads,
         GROUP=launch.group,
         **launch.sizes,
+        enable_fp_fusion=False,  # else codes are not those of PyTorch, to the last bit
     )
 
 
@@ -137,6 +164,7 @@ def decode(launch: LayerLaunch) -> None:
         spec.scale,
         *launch.strides,
         ROWS=padded(launch.group, LEAST_DOT),
+        num_stages=launch.stages,
         **launch.shape,
         SINKS=launch.sinks is not None,
     )

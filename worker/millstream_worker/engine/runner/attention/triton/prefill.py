@@ -33,6 +33,8 @@ def prefill_kernel(
     query,  # [tokens, heads, KEY_DIM]
     keys,
     values,
+    key_scales,
+    value_scales,
     tables,  # [segments, table_stride] int32
     kv_lens,  # [segments] int32
     query_lens,  # [segments] int32
@@ -58,6 +60,7 @@ def prefill_kernel(
     KEYS: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    INT8: tl.constexpr,
     SINKS: tl.constexpr,
 ):
     part = prefill_parts + tl.program_id(0) * 6
@@ -83,9 +86,10 @@ def prefill_kernel(
     highest, total = empty_sums(sinks, head, mine & (partial < 0), ROWS, SINKS)
     answer, log_sum = attend_range(
         asked, cached + token, start, end, clear_start, clear_end,
-        keys, values, kv_head, tables + segment * table_stride, scale, highest, total,
+        keys, values, key_scales, value_scales, kv_head, tables + segment * table_stride, scale,
+        highest, total,
         ROWS, HEADS, GROUP, KEY_DIM, VALUE_DIM, PAD_KEY, PAD_VALUE, BLOCK_SIZE, KEYS,
-        True, WINDOW, SOFTCAP,
+        True, WINDOW, SOFTCAP, INT8,
     )  # fmt: skip
     if partial < 0:
         store_answers(out, packed * HEADS + head, answer, mine, VALUE_DIM, PAD_VALUE)

@@ -77,9 +77,9 @@ class TritonAttention:
     ) -> Tensor:
         spec, step = self._storage.layers[layer], self._steps[self._shapes[layer]]
         flash, flash_step = self._flash[layer], self._flash_steps.get(spec.group)
-        keys, values = self._storage.keys[layer], self._storage.values[layer]
-        out = values.new_empty(len(query), spec.heads, spec.value_dim)
-        launch = launches.LayerLaunch(spec, step, query.to(keys.dtype), keys, values, sinks, out)
+        query = query.to(self._storage.dtype)
+        out = query.new_empty(len(query), spec.heads, spec.value_dim)
+        launch = launches.LayerLaunch(self._storage, layer, step, query, sinks, out)
         launches.store(launch, key, value)
         if step.decodes:
             launches.decode(launch)
