@@ -118,8 +118,9 @@ def _copied(window: Tensor, count: int) -> Tensor:
     tokens = window.tolist()
     logits = torch.zeros(count, 1000)
     for row, end in enumerate(range(len(tokens) - count + 1, len(tokens) + 1)):
-        place = next(_places(tokens, tokens[end - 6 : end])) + 6
-        logits[row, tokens[place] if place < len(tokens) else 0] = 1
+        place = next(_places(tokens[: end - 1], tokens[end - 8 : end]), None)
+        if place is not None:
+            logits[row, tokens[place + 8]] = 1
     return logits
 
 
