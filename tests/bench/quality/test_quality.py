@@ -69,19 +69,8 @@ def test_windows_go_through_the_text_in_the_order_of_files(spelling: Path, text:
 
 
 def test_formats_are_compared_on_text(spelling: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [
-        "--model",
-        str(spelling),
-        "--text",
-        text,
-        "--context",
-        "40",
-        "--tokens",
-        "80",
-        "--from",
-        "10",
-    ]
-    part.main([*arguments, "--kv-dtype", "auto", "int8"])
+    places = ["--context", "40", "--tokens", "80", "--from", "10"]
+    part.main(["--model", str(spelling), "--text", text, *places, "--kv-dtype", "auto", "int8"])
     said = capsys.readouterr().out
     assert "KV auto" in said
     assert "KV int8" in said
@@ -114,13 +103,15 @@ def _copied_of(tokens: Tensor, window: Tensor, count: int) -> Tensor:
 
 
 def _copied(window: Tensor, count: int) -> Tensor:
-    """Logits of what followed the same tokens before."""
+    """Logits of what followed the beginning of the same line before."""
     tokens = window.tolist()
+    line = tokens[0]  # as a needle's begins
     logits = torch.zeros(count, 1000)
     for row, end in enumerate(range(len(tokens) - count + 1, len(tokens) + 1)):
-        place = next(_places(tokens[: end - 1], tokens[end - 8 : end]), None)
+        begun = end - 1 - tokens[:end][::-1].index(line)
+        place = next(_places(tokens[: end - 1], tokens[begun:end]), None)
         if place is not None:
-            logits[row, tokens[place + 8]] = 1
+            logits[row, tokens[place + end - begun]] = 1
     return logits
 
 
