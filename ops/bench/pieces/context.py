@@ -33,6 +33,7 @@ from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine_link.link import engine_environment
 
+A_STEP = 512  # tokens of prompts in it, at least
 FORMATS = {"auto": 1.0, "int8": 0.6}  # and the share of memory that a head of 64 or more needs
 
 
@@ -55,8 +56,9 @@ def measure(
     """A row for each format."""
     folder = checkpoint(model, "cpu")
     size = size_of(folder)
-    steps = (options.steps + 2) * TURN
-    config = compiled_config(folder, size, options.rows, options.tokens + steps, options.threads)
+    # The first rows decode until the last prompt is computed.
+    outputs = (options.steps + 2) * TURN + options.rows * options.tokens // A_STEP
+    config = compiled_config(folder, size, options.rows, options.tokens + outputs, options.threads)
     seconds: dict[str, list[float]] = {kv_dtype: [] for kv_dtype in FORMATS}
     about: dict[str, Row] = {}
     for _ in range(options.turns):
@@ -65,9 +67,9 @@ def measure(
             built = replace(config, kv_dtype=kv_dtype, kv_memory=kv_memory)
             engine, info = build(built, lambda message: None)
             about[kv_dtype] = {"model": model, "keys and values": info.kv_format}
-            tokens = min(options.tokens, info.context_length - steps)
+            tokens = min(options.tokens, info.context_length - outputs)
             about[kv_dtype]["rows x tokens"] = f"{options.rows} x {tokens:,}"
-            _fill(engine, size.vocab_size, options.rows, tokens, steps)
+            _fill(engine, size.vocab_size, options.rows, tokens, outputs)
             taken += list(_steps(engine, options.steps * TURN))
     medians = {kv_dtype: statistics.median(taken) for kv_dtype, taken in seconds.items()}
     return [
@@ -76,7 +78,7 @@ def measure(
     ]
 
 
-def _fill(engine: Engine[Any], vocab: int, rows: int, tokens: int, steps: int) -> None:
+def _fill(engine: Engine[Any], vocab: int, rows: int, tokens: int, outputs: int) -> None:
     """Up to the step in which all rows decode, with random keys and values."""
     computed = engine.runner.model  # type: ignore[attr-defined]
     randomize(computed.eager.storage)
@@ -84,10 +86,10 @@ def _fill(engine: Engine[Any], vocab: int, rows: int, tokens: int, steps: int) -
     prompt = make("shareddoc", vocab, 1.0).prompts[0]
     for handle in range(rows):
         whole = (handle, *(prompt * (tokens // len(prompt) + 1))[1:tokens])  # none begins like another
-        refused = engine.add(EngineRequest(handle, whole, steps, SamplingSpec(temperature=0.0)))
+        refused = engine.add(EngineRequest(handle, whole, outputs, SamplingSpec(temperature=0.0)))
         assert refused is None, refused
     while (step := engine.step()) is None or len(step.tokens) < rows:
-        pass
+        assert not engine.idle, "no step has all rows"
     engine.runner.model = computed  # type: ignore[attr-defined]
 
 
