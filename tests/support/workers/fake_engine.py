@@ -9,6 +9,7 @@ The model is "counting:rows=8,step_s=0.002,…", see `Counting`.
 from __future__ import annotations
 
 import argparse
+import bisect
 import os
 import signal
 import socket
@@ -116,7 +117,7 @@ class CountingEngine:
     graphs: bool = True
     mark: Callable[[], None] = lambda: None
     tell: Callable[[str], None] = lambda message: None
-    waiting: list[EngineRequest] = field(default_factory=list)
+    waiting: list[EngineRequest] = field(default_factory=list)  # the interactive lane first
     rows: dict[int, CountingRow] = field(default_factory=dict)
     computed: int = 0
     drawn: int = 0
@@ -130,7 +131,7 @@ class CountingEngine:
     def add(self, request: EngineRequest) -> Refused | None:
         if request.prompt[0] == self.model.refuse:
             return Refused(request.handle, "prompt", f"leave it out (got {self.model.refuse})")
-        self.waiting.append(request)
+        bisect.insort(self.waiting, request, key=lambda waiting: waiting.priority)
         return None
 
     def take_compiled(self) -> list[Compiled | Refused]:
