@@ -14,14 +14,16 @@ from chaos import orders
 from chaos.arena import RENEW_S, Arena
 from chaos.crew import Member
 from chaos.faults import fault
+from chaos.faults.process import kill_engine
 from chaos.faults.server import full_memory, jump_clock
-from chaos.ledger import Accepted, Order
+from chaos.ledger import Accepted, Entry, Order
 from chaos.watcher import Sight, Turn
-from millstream import Lane
+from millstream import Lane, State
 from millstream.wire.keys import GROUP, LOOK, shard_of
 
 PATIENCE_S = 30.0
 RUNNING = 10  # jobs under a full memory
+IN_GRAMMARS = 6  # jobs
 AGAIN = 10  # jobs submitted once more
 WAITING = 250  # jobs: more than a lane takes
 
@@ -74,6 +76,15 @@ async def fill_under_load(arena: Arena) -> None:
     await full_memory(arena, shortest=2.0)
 
 
+@fault("kill engine in grammars")
+async def kill_engine_in_grammars(arena: Arena) -> None:
+    """An engine dies that has completed answers that follow a grammar, and is at more of them."""
+    async with asyncio.timeout(PATIENCE_S):
+        while min(map(len, _in_grammars(arena))) < IN_GRAMMARS:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
+    await kill_engine.strike(arena)
+
+
 @fault("submit again")
 async def submit_again(arena: Arena) -> None:
     """Producers that are not sure send again what was accepted long ago, ended or not."""
@@ -109,6 +120,14 @@ def _running(arena: Arena) -> list[Turn]:
     """The attempts under way, as far as they were seen."""
     sights = [arena.watcher.sights.get(entry.id, Sight()) for entry in arena.watcher.open]
     return [turns[-1] for sight in sights if (turns := _turns(sight))]
+
+
+def _in_grammars(arena: Arena) -> tuple[list[Entry], list[Entry]]:
+    """Jobs whose answers follow a grammar: those that have completed, and those under way."""
+    asked = [entry for entry in arena.ledger if "response_format" in entry.order.fields]
+    sights = [(entry, arena.watcher.sights.get(entry.id, Sight())) for entry in asked]
+    completed = [entry for entry, sight in sights if sight.state is State.COMPLETED]
+    return completed, [entry for entry, sight in sights if sight.turns and sight.ended is None]
 
 
 def _is_at_work(arena: Arena, member: Member) -> bool:
