@@ -1,5 +1,5 @@
-"""A checkpoint as a GGUF file for llama.cpp, in the checkpoint's own precision and without a tokenizer: the
-benchmark speaks in token ids."""
+"""A checkpoint as a GGUF file, in its own precision. Its tokenizer knows bytes alone: the benchmark speaks in
+token ids."""
 
 from __future__ import annotations
 
@@ -73,7 +73,21 @@ def _describe(writer: Any, config: Any) -> None:
     writer.add_rope_dimension_count(head_dim)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("none")
+    _add_tokenizer(writer, config.vocab_size)
+
+
+def _add_tokenizer(writer: Any, size: int) -> None:
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    known = list(bytes_to_unicode().values())
+    known.append(2 * known[0])  # of the one merge that readers insist on
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([*known, *(f"<{number}>" for number in range(len(known), size))])
+    writer.add_token_types([1] * size)
+    writer.add_token_merges([f"{known[0]} {known[0]}"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
 
 
 def _rotary_order(name: str, tensor: Any, config: Any) -> Any:

@@ -22,9 +22,8 @@ MAX_ROWS = 256
 class Millstream:
     def __init__(self, setup: Setup) -> None:
         self.version = version("millstream")
-        config = EngineConfig(
-            setup.folder, device=setup.device, threads=setup.threads, block_size=BLOCK_SIZE, **chosen(setup)
-        )
+        given: dict[str, Any] = {"model": setup.folder, "device": setup.device, "threads": setup.threads}
+        config = EngineConfig(**given | {"block_size": BLOCK_SIZE} | chosen(setup))
         self._engine, _ = build(config, lambda message: print(message, flush=True))
 
     def run(self, workload: Workload, salt: str) -> Run:
@@ -68,6 +67,7 @@ def chosen(setup: Setup) -> dict[str, Any]:
 def _parsed(setting: str) -> tuple[str, Any]:
     name, _, value = setting.partition("=")
     kinds: dict[str, Any] = {field.name: type(field.default) for field in fields(EngineConfig)}
+    kinds["model"] = str  # it has no default
     if name not in kinds:
         raise ValueError(f"no setting {name!r}; there are {', '.join(kinds)}")
     if kinds[name] is bool:
