@@ -144,7 +144,7 @@ async def test_a_job_that_waits_for_the_batch_takes_what_another_worker_has_kept
 
 async def test_an_interactive_follower_raises_its_leader(client: AsyncClient, work: Work) -> None:
     work.hold(2)
-    # Steps last, so that the engine has read what it was sent before the running job's last one.
+    # A step takes 50 ms: the engine reads the interactive job before the running one ends.
     async with work(rows=1, step_s=0.05, **CACHE) as worker:
         running = await client.submit("w100", max_tokens=4, stream=True)
         await read_to(client.stream(running.id), counted(101, 2))

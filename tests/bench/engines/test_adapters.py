@@ -10,6 +10,7 @@ import pytest
 import torch
 from ops.bench.engines.adapters import Adapter, Setup, load
 from ops.bench.engines.adapters.hf_continuous import ContinuousBatching
+from ops.bench.models.gguf_file import gguf_file
 from ops.bench.models.size import size_of
 from ops.bench.workloads import Workload
 from support.models.checkpoints import plain
@@ -78,6 +79,13 @@ def test_continuous_batching_stamps_each_token(tiny: Path) -> None:
     assert run.steps is not None
     assert run.steps >= 6
     assert all(timing.first_s is not None and timing.first_s > 0 for timing in run.timings)
+
+
+def test_ours_takes_a_gguf_file_of_the_model_in_place_of_its_folder(tiny: Path, tmp_path: Path) -> None:
+    path = gguf_file(tiny, tmp_path / "model.gguf")
+    run = load(f"{OURS},model={path},cache_dir={tmp_path}", _setup(tiny)).run(WORK, "salt")
+    assert [timing.tokens for timing in run.timings] == WORK.output_lengths
+    assert list((tmp_path / "gguf").glob("model-*/model.safetensors"))
 
 
 def test_our_prefix_cache_finds_nothing_under_another_salt(tiny: Path) -> None:

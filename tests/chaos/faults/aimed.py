@@ -23,7 +23,7 @@ from millstream.wire.keys import GROUP, LOOK, shard_of
 
 PATIENCE_S = 30.0
 RUNNING = 10  # jobs under a full memory
-IN_GRAMMARS = 6  # jobs
+IN_GRAMMARS = 6  # jobs completed, and as many under way
 AGAIN = 10  # jobs submitted once more
 WAITING = 250  # jobs: more than a lane takes
 
@@ -78,7 +78,7 @@ async def fill_under_load(arena: Arena) -> None:
 
 @fault("kill engine in grammars")
 async def kill_engine_in_grammars(arena: Arena) -> None:
-    """An engine dies that has completed answers that follow a grammar, and is at more of them."""
+    """An engine dies that has completed answers with a grammar, and computes more of them."""
     async with asyncio.timeout(PATIENCE_S):
         while min(map(len, _in_grammars(arena))) < IN_GRAMMARS:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.01)
