@@ -22,7 +22,7 @@ def measured(spelling: Path, **changes: Any) -> list[Row]:
         changed = replace(config, compile_model="off", dtype="float32", kv_memory="8MiB")
         return assembly.build(changed, report)
 
-    given = {"rows": 3, "fields": 4, "tokens": 25, "turns": 1, "threads": 1, "schemas": 0}
+    given = {"rows": 3, "fields": 4, "tokens": 25, "turns": 1, "threads": 1, "schemas": 0, "logprobs": False}
     options = argparse.Namespace(**(given | changes))
     return part.measure(str(spelling), options, spelling / "unused", built)
 

@@ -5,8 +5,9 @@
 
 The first: 32 rows that follow one schema of 30 fields, beside the same rows that follow none, in steps in
 which all rows decode. A grammar's forced tokens come several at once: such a step computes, and gives, more
-tokens; "at equal tokens" compares it with a step of so many plain rows. The second: requests that each have a
-schema of their own, and the same ones without it.
+tokens; "at equal tokens" compares it with a step of so many plain rows. With `--logprobs`, asked for by all
+rows then, they come one by one: a step gives 32 tokens with a grammar, too. The second: requests that each
+have a schema of their own, and the same ones without it.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ def one_schema(engine: Engine[Any], model: str, vocab: int, options: argparse.Na
     """Rows of `tokens` tokens, which end before their records do; then as many plain rows as a grammar's step
     has tokens."""
     rows, grammar = options.rows, record(options.fields)
-    plain = _requests(vocab, rows, options.tokens)
+    plain = _requests(vocab, rows, options)
     bound = [replace(request, grammar=grammar) for request in plain]
     per_step = round(_step(engine, bound)[1])
-    more = _requests(vocab, per_step, options.tokens)
+    more = _requests(vocab, per_step, options)
     turns = [[_step(engine, requests) for requests in (plain, bound, more)] for _ in range(options.turns + 1)]
     plain_ms, grammar_ms, more_ms = (
         1e3 * statistics.median(turn[kind][0] for turn in turns[1:]) for kind in range(3)
@@ -68,10 +69,11 @@ def one_schema(engine: Engine[Any], model: str, vocab: int, options: argparse.Na
     }
 
 
-def _requests(vocab: int, rows: int, tokens: int) -> list[EngineRequest]:
+def _requests(vocab: int, rows: int, options: argparse.Namespace) -> list[EngineRequest]:
     prompts = make("a", vocab).prompts[:rows]
+    sampling = SamplingSpec(temperature=0.0, top_logprobs=0 if options.logprobs else None)
     return [
-        EngineRequest(handle, tuple(prompt[:PROMPT]), tokens, SamplingSpec(temperature=0.0))
+        EngineRequest(handle, tuple(prompt[:PROMPT]), options.tokens, sampling)
         for handle, prompt in enumerate(prompts)
     ]
 
@@ -85,15 +87,20 @@ def _step(engine: Engine[Any], requests: list[EngineRequest]) -> tuple[float, fl
 
 
 def many_schemas(engine: Engine[Any], model: str, options: argparse.Namespace) -> list[Row]:
-    """The prompts are in the cache but for a token: what a step takes is not their prefill."""
+    """The prompts are in the cache but for a token: what a step takes is not their prefill. The first rows,
+    with which steps are recorded for replay, are not counted.
+    """
     count, tokens = options.schemas, options.tokens
     head = tuple(range(20, 20 + PROMPT))
     asked = EngineRequest(0, head, 1, SamplingSpec(temperature=0.0))
     run(engine, [replace(asked, grammar=record(1))])  # the head, and the tokenizer
-    bound = [
+    everyone = [
         replace(asked, handle=n, prompt=(*head, 100 + n), max_tokens=tokens, grammar=record(4 + n % 9, n + 1))
-        for n in range(count)
+        for n in range(count + 2 * ROWS_OF_MANY)
     ]
+    bound = everyone[:count]
+    for first in (everyone[count:], [replace(request, grammar=None) for request in everyone[count:]]):
+        run(engine, first)
     under = run(engine, bound)
     same = [replace(request, grammar=None, max_tokens=under.lengths[request.handle]) for request in bound]
     without = run(engine, same)
@@ -150,6 +157,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=150, help="of an output")
     parser.add_argument("--turns", type=int, default=3, help="of each kind, beside one that is not counted")
     parser.add_argument("--schemas", type=int, default=0, help="as many different ones, one for each request")
+    parser.add_argument("--logprobs", action="store_true", help="of each token, for all rows")
     parser.add_argument("--threads", type=int, default=0, help="of the engine; 0: one for each core")
     return parser.parse_args()
 
