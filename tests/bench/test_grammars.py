@@ -33,6 +33,11 @@ def test_forced_tokens_come_in_fewer_steps(spelling: Path) -> None:
     assert float(row["a token"]) == pytest.approx(float(row["a step"]) / float(row["tokens a step"]))
 
 
+def test_of_rows_with_logprobs_they_come_one_by_one(spelling: Path) -> None:
+    [row] = measured(spelling, logprobs=True)
+    assert row["tokens a step"] == 1
+
+
 def test_each_of_many_has_its_own(spelling: Path) -> None:
     without, under = measured(spelling, schemas=5, tokens=4)
     assert (without["last"], without["rows"], under["rows"]) == (0.0, "without", "schemas")

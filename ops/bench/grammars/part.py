@@ -98,9 +98,9 @@ def many_schemas(engine: Engine[Any], model: str, options: argparse.Namespace) -
         replace(asked, handle=n, prompt=(*head, 100 + n), max_tokens=tokens, grammar=record(4 + n % 9, n + 1))
         for n in range(count + 2 * ROWS_OF_MANY)
     ]
-    bound = everyone[:count]
-    for first in (everyone[count:], [replace(request, grammar=None) for request in everyone[count:]]):
-        run(engine, first)
+    bound, first = everyone[:count], everyone[count:]
+    run(engine, first)
+    run(engine, [replace(request, grammar=None) for request in first])
     under = run(engine, bound)
     same = [replace(request, grammar=None, max_tokens=under.lengths[request.handle]) for request in bound]
     without = run(engine, same)
