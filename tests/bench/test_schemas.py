@@ -1,6 +1,7 @@
 """Answers by schema: the check that they validate."""
 
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pytest
 from ops.bench.schemas import part
@@ -17,3 +18,11 @@ from ops.bench.schemas import part
 )
 def test_a_number_is_read_whatever_its_exponent(text: str, number: Decimal) -> None:
     assert part._exact(text) == number
+
+
+def test_tokens_that_close_a_string_a_list_or_an_object() -> None:
+    vocabulary = ['"', '",', '"}', '"]},', "}", "]", "]}", "}},", ","]
+    others = ["", '""', '","', ":", '":', "{", '"a', "a,", " }", ",,", '},"']
+    numbered = {text: number for number, text in enumerate([*others, *vocabulary])}
+    tokenizer = SimpleNamespace(get_vocab=lambda: numbered)
+    assert part.closing(tokenizer) == [numbered[text] for text in vocabulary]

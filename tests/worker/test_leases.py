@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+import structlog
 from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 from support.servers.servers import BOTH
@@ -105,6 +106,33 @@ async def test_a_stale_entry_of_the_same_id_costs_a_job_nothing(redis_client: Re
     table.take(job)
     await leases_of(redis_client, table, CollectorRegistry()).renew()
     assert table.holds(job)
+
+
+@BOTH
+async def test_leases_that_were_refused_are_renewed_soon(
+    client: AsyncClient, redis_client: Redis, table: JobTable
+) -> None:
+    """Not at the next regular time, when they would be over."""
+    await client.submit("w1")
+    await redis_client.xgroup_create(LANE, GROUP, id="0")
+    [[_, [(entry_id, fields)]]] = await redis_client.xreadgroup(GROUP, "w", {LANE: ">"}, count=1)
+    table.expect(SHARD, [calls.lane_entry("batch", entry_id, fields)])
+    await redis_client.xclaim(LANE, GROUP, "w", 0, [entry_id], idle=60_000, justid=True)
+    await redis_client.config_set("min-replicas-to-write", 1)
+    registry = CollectorRegistry()
+    leases = leases_of(redis_client, table, registry, renew_s=1)
+    with structlog.testing.capture_logs() as lines:
+        renewing = asyncio.create_task(leases.run())
+        await until(lambda: any(line.get("doing") == "renewal of leases" for line in lines))
+        await redis_client.config_set("min-replicas-to-write", 0)
+
+        async def renewed() -> bool:
+            [entry] = await calls.scan_pending(redis_client, SHARD, lane="batch", start="-", count=9)
+            return bool(entry.idle_ms < 30_000)
+
+        await until(renewed)
+    leases.stop()
+    await renewing
 
 
 async def test_a_stop_while_connecting_is_heard(client: AsyncClient, work: Work, table: JobTable) -> None:

@@ -211,6 +211,43 @@ async def test_a_suspect_that_belongs_to_another_by_now_is_left_alone(
         assert await redis_client.hget(SHARD.job(job_id), "alone") is None
 
 
+@BOTH
+async def test_a_suspect_that_nobody_can_write_to_is_let_go(
+    client: AsyncClient, redis_client: Redis, work: Work
+) -> None:
+    """Recording that it runs isolated is refused, as its end would be."""
+    work.hold(3)
+    async with work(lease_s=600.0, renew_s=300.0) as worker:
+        other = await client.submit("w50", max_tokens=6, stream=True)
+        await anext(client.stream(other.id))
+        job_id, _ = await suspect(redis_client, "b", "w1", 3, died=2)
+        await until_running(client, job_id)
+        await redis_client.set(SHARD.job(job_id), "somebody else's")
+        work.go(3)
+        await until(lambda: len(worker.components.table) == 0)
+        assert await answer(client, "w100", 2) == counted(101, 2)
+
+
+@BOTH
+async def test_a_suspect_outlasts_a_server_that_takes_no_writes(
+    client: AsyncClient, redis_client: Redis, work: Work
+) -> None:
+    """However often it refuses: a refusal of this kind is not counted as damage."""
+    work.hold(3)
+    async with work(lease_s=600.0, renew_s=300.0) as worker:
+        other = await client.submit("w50", max_tokens=6, stream=True)
+        await anext(client.stream(other.id))
+        job_id, _ = await suspect(redis_client, "b", "w1", 3, died=2)
+        await until_running(client, job_id)
+        await redis_client.config_set("min-replicas-to-write", 1)
+        work.go(3)
+        await until(lambda: worker.metric("write_troubles_total") > 1)  # the end of the other waits, too
+        await redis_client.config_set("min-replicas-to-write", 0)
+        result = await client.wait(job_id, timeout_s=30)
+        assert (result.text, result.attempts) == (counted(2, 3), 1)
+    await assert_nothing_left(redis_client)
+
+
 LONG = {"context": 40_000, "blocks": 10_000}
 
 

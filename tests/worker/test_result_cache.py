@@ -95,6 +95,23 @@ async def test_equal_requests_in_flight_are_computed_once(client: AsyncClient, w
         assert worker.metric("result_cache_followers_total") == 2
 
 
+async def test_equal_requests_in_flight_end_at_their_stop_string(client: AsyncClient, work: Work) -> None:
+    """Which only the text shows, of each of them."""
+    work.hold(3)
+    async with work(rows=1, **CACHE) as worker:
+        asked = {"max_tokens": 9, "temperature": 0.0, "stop": ["w6"], "stream": True}
+        sent = [await client.submit("w1", **asked) for _ in range(3)]
+        for job in sent:
+            await read_to(client.stream(job.id), counted(2, 3))
+        work.go(3)
+        results = [await client.wait(job.id, timeout_s=30) for job in sent]
+        assert {(result.text, result.choices[0].finish_reason) for result in results} == {
+            (counted(2, 4) + " ", "stop")
+        }
+        assert sorted(result.cached for result in results) == [False, True, True]
+        assert worker.metric("result_cache_followers_total") == 2
+
+
 async def test_an_answer_counts_before_it_is_written(
     client: AsyncClient, redis_client: Redis, work: Work, reading: HeldReading
 ) -> None:

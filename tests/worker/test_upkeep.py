@@ -20,7 +20,7 @@ from millstream.wire.state.heartbeat import Heartbeat
 from millstream.wire.state.lane_head import waiting_since_ms
 from millstream.wire.timing import ServerClock
 from millstream_worker.observe.metrics import Metrics
-from millstream_worker.upkeep import Heartbeats, Maintenance, QueueFigures
+from millstream_worker.upkeep import Heartbeats, LostEntries, Maintenance, QueueFigures
 
 
 @BOTH
@@ -47,6 +47,22 @@ async def test_one_shard_in_trouble(redis_client: Redis) -> None:
         record = await read_job(redis_client, shards[number], f"{number}-late")
         assert record is not None
         assert record.state is State.EXPIRED
+
+
+@BOTH
+async def test_a_job_that_cannot_be_checked_keeps_no_other_from_its_end(redis_client: Redis) -> None:
+    """Both have lost their entry; the first one's keys are damaged."""
+    desk = await Desk(redis_client, SHARD).open()
+    lost = LostEntries(redis_client, [SHARD], lambda: 17, result_ttl_ms=60_000)
+    for job_id in ("0-damaged", "0-lost"):
+        await desk.submit(job_id)
+        lost.asked(SHARD.control, job_id)
+    await redis_client.xtrim(SHARD.lane(desk.lane), maxlen=0)
+    await redis_client.set(SHARD.job("0-damaged"), "something else")
+    await lost.look()
+    record = await read_job(redis_client, SHARD, "0-lost")
+    assert record is not None
+    assert (record.state, record.finished_ms) == (State.FAILED, 17)
 
 
 async def test_the_figures_of_one_look_are_shown_together(redis_client: Redis) -> None:

@@ -5,8 +5,9 @@
 
 Each file of the folder, at any depth, is a schema, or an object with it as `schema`. Answers are validated by
 jsonschema, formats included. A model that writes badly is no harm: only the form is judged. But a small one
-repeats itself without end, or at a high temperature never closes a string: hence the sampling parameters, and
-`--compact`, with which more answers come to their end.
+repeats itself without end, or at a high temperature never closes a string: hence the sampling parameters.
+`--closing-bias` is a logit bias of the tokens that close a string, a list or an object, or begin the next
+item; with it, and with `--compact`, more answers come to their end.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -37,6 +39,7 @@ from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
 PROMPT = "Write an example of a JSON document that fits this schema. Be brief.\n\n{schema}"
 SHOWN_CHARS = 1500  # of a schema, in its prompt
+CLOSING = re.compile(r'(?=.)"?[\]}]*,?')  # a token's whole text
 SHOWN = 12  # reasons, and answers that do not validate
 
 
@@ -59,12 +62,14 @@ def main() -> None:
     config = EngineConfig(model, max_rows=chosen.rows, max_context=8192, compile_model="off")
     engine, info = build(config, lambda message: None, lambda: None)
     tokenizer: Any = AutoTokenizer.from_pretrained(info.tokenizer, local_files_only=True)
+    bias = tuple((token, chosen.closing_bias) for token in closing(tokenizer) if chosen.closing_bias)
     for temperature in chosen.temperature:
         began = time.monotonic()
         sampling = SamplingSpec(
             temperature=temperature,
             min_p=chosen.min_p if temperature else 0.0,
             frequency_penalty=chosen.frequency_penalty,
+            logit_bias=bias,
             seed=1,
             end_ids=info.eos_ids,
         )
@@ -72,6 +77,10 @@ def main() -> None:
         outcomes = run.answers({name: found[name] for name in names})
         print(f"temperature {temperature:g}, {info.model}, {time.monotonic() - began:.0f} s")
         print(table(outcomes))
+
+
+def closing(tokenizer: Any) -> list[int]:
+    return sorted(token for text, token in tokenizer.get_vocab().items() if CLOSING.fullmatch(text))
 
 
 class Run:
@@ -197,6 +206,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.0, 1.5])
     parser.add_argument("--min-p", type=float, default=0.0, help="at temperatures above 0")
     parser.add_argument("--frequency-penalty", type=float, default=0.0)
+    parser.add_argument("--closing-bias", type=float, default=0.0)
     parser.add_argument("--compact", action="store_true", help="JSON without white space")
     return parser
 

@@ -118,6 +118,23 @@ def test_one_long_step_does_not_stop_drafts() -> None:
     assert learned.best(1, 1, [0.9] * 7) == 7
 
 
+def test_a_size_that_has_not_come_for_long_is_measured_anew() -> None:
+    """Until then it is estimated by its neighbours."""
+    learned = costs(lambda tokens: 9.0 if tokens == 8 else 0.02, range(1, 17))
+    assert learned.best(1, 1, [0.9] * 7) == 6
+    for _ in range(300):
+        for tokens in (*range(1, 8), *range(9, 17)):
+            learned.settled(tokens, 0.02)
+    assert learned.best(1, 1, [0.9] * 7) == 7
+
+
+def test_a_text_of_one_token_repeats_nothing() -> None:
+    index = TokenIndex()
+    for tokens in ((), (7,)):
+        index.extend(tokens)
+        assert index.repeats() == (0, 0)
+
+
 def rig(config: dict[str, object], every: int) -> Rig:
     made = rig_of(**config)
     made.scheduler = Scheduler(SchedulerConfig(**vars_of(made.scheduler.config)), ErringDrafter(every))

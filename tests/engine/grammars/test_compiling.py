@@ -48,3 +48,11 @@ def test_the_largest_object_of_optional_properties_can_be_followed() -> None:
     assert matcher.consume(list(b'{"p0":1,"p250":2,"p499":'))
     matcher.forced()
     assert matcher.failure is None
+
+
+def test_an_output_that_the_grammar_did_not_allow_is_not_continued() -> None:
+    """An earlier attempt's engine had another version of the compiler."""
+    request = EngineRequest(1, (1,), 5, grammar=GrammarSpec("regex", "[0-9]+"), outputs=(tuple(b"1a"),))
+    compiler = GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: None)
+    with pytest.raises(InvalidGrammar, match="choice 0 does not fit after 2 tokens of an earlier attempt"):
+        compiler.matchers(request)
