@@ -165,6 +165,17 @@ def test_a_size_is_noted_when_it_comes_for_the_third_time(compiled: LoadedModel)
     assert all(times <= cpu_replay._PASSED + 1 for times in seen.values())
 
 
+def test_a_recording_is_not_proved_by_its_own_inputs(compiled: LoadedModel) -> None:
+    watch = Watch()
+    runner, _ = runner_of(compiled, blocks=64, block_size=4)
+    watch(runner)
+    lens, ends = np.ones(2, np.int64), np.full(2, 20)
+    for number in (*[0] * 6, 1):
+        logits_of(runner, step_of(lens, ends, 2, np.random.default_rng(number)))
+        assert bool(watch.form._compared) == (number == 1)
+    assert watch.form.replayed == [(2, 2)] * 2  # while it was recorded, and with other tokens
+
+
 class Missing(CallRecorder):
     """Does not see one of the calls."""
 
@@ -204,7 +215,7 @@ def test_what_cannot_be_recorded_is_computed_by_python(
     assert run(compiled, watch).tokens == want.tokens
     [said] = watch.said
     assert re.match(f"CPU replay is off: {problem}", said)
-    assert watch.form.replayed == []
+    assert watch.form._steps == {}
     assert not intercept._interceptors
 
 

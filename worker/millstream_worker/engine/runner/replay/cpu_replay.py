@@ -28,9 +28,7 @@ MOST_LOGITS = 64  # with more of them a step's arithmetic hides the calls
 MOST_TOKENS = 96  # so many rows, some with several tokens that their grammars force
 _TOKEN_BYTES = 2**19  # of what a step keeps in between, beside the logits
 _ROUNDED = 4  # tokens, and logits, of steps that do more than decode: they come in many sizes
-# Steps of a size before one is recorded, as some come once: recording takes as long again as computing, and
-# comparing three times as long.
-_PASSED = 2
+_PASSED = 2  # steps of a size before one is recorded, as some come once
 _MARKED = 64  # calls, between two of which progress is marked
 _OFF = "CPU replay is off"  # in the log
 
@@ -79,6 +77,18 @@ def recorded_size(plan: Plan) -> tuple[int, int]:
     return tuple(rounded)  # type: ignore[return-value]
 
 
+def _insert(plan: Plan, step: RecordedStep) -> bool:
+    """Have the step compute this plan: whether its tokens or positions are others than before. What stands
+    beyond the plan's own is an earlier step's: valid, and of no effect.
+    """
+    tokens, logits = plan.token_count, len(plan.logit_indices)
+    own = step.tokens[:tokens], step.positions[:tokens]
+    moved = not (np.array_equal(own[0], plan.tokens) and np.array_equal(own[1], plan.positions))
+    own[0][:], own[1][:] = plan.tokens, plan.positions
+    step.wanted[:logits] = plan.logit_indices
+    return moved
+
+
 def replayed(eager: Eager, report: Callable[[str], None]) -> Forward:
     """Returns the form that a compiled model gets on the CPU."""
     try:
@@ -91,7 +101,11 @@ def replayed(eager: Eager, report: Callable[[str], None]) -> Forward:
 
 
 class CpuReplay:
-    """Replays steps of few tokens on the CPU, for a compiled model. Raises CannotReplay."""
+    """Replays steps of few tokens on the CPU, for a compiled model. Raises CannotReplay.
+
+    The third step of a size is recorded while it is computed. The fourth is computed and replayed, and the
+    answers are compared, unless those of a size with the same functions were: no step takes longer than two.
+    """
 
     def __init__(
         self, eager: Eager, report: Callable[[str], None], recorder: type[CallRecorder] = CallRecorder
@@ -115,6 +129,7 @@ class CpuReplay:
         self._seen: Counter[tuple[int, int]] = Counter()  # steps of a size
         self._steps: dict[tuple[int, int], RecordedStep] = {}
         self._compared: set[tuple[int, ...]] = set()  # functions of steps that answered what they should
+        self._unproved: set[tuple[int, int]] = set()  # sizes of recorded steps
 
     def run(self, plan: Plan) -> Tensor:
         logits = self.replay(plan)
@@ -129,34 +144,54 @@ class CpuReplay:
         if step is None:
             self._seen[size] += 1
             return self._record(plan, size) if self._seen[size] > _PASSED else None
-        self._attention.begin(plan)
-        return self._replay(step, plan)
+        if size in self._unproved:
+            return self._prove(plan, step)
+        return self._replay(plan, step)
 
-    def _replay(self, step: RecordedStep, plan: Plan) -> Tensor | None:
+    def _replay(self, plan: Plan, step: RecordedStep) -> Tensor | None:
+        self._insert(plan, step)
+        complete = replay_calls(self._library, step, self._mark)
+        return step.logits[: len(plan.logit_indices)] if complete else None
+
+    def _insert(self, plan: Plan, step: RecordedStep) -> None:
         """What stands beyond the plan's own is an earlier step's: valid, and of no effect."""
         tokens, logits = plan.token_count, len(plan.logit_indices)
+        self._attention.begin(plan)
         step.tokens[:tokens], step.positions[:tokens] = plan.tokens, plan.positions
         step.wanted[:logits] = plan.logit_indices
-        return step.logits[:logits] if replay_calls(self._library, step, self._mark) else None
 
     def _record(self, plan: Plan, size: tuple[int, int]) -> Tensor | None:
         self._attention.begin(plan)
         try:
             step = self._recorded(plan, size)
-            known = step.functions in self._compared
-            if not known:
-                self._compare(step)
         except MemoryError:
             self._most_tokens = size[0] - 1  # smaller ones do with less
             return None
         except Exception as error:  # noqa: BLE001 - CannotReplay, or of names that torch does not promise
-            self._most_tokens = 0
-            self._steps.clear()
-            self._report(f"{_OFF}: {error if isinstance(error, CannotReplay) else short(error)}")
-            return None
-        self._compared.add(step.functions)
+            return self._end(error)
         self._steps[size] = step
-        return step.logits[: len(plan.logit_indices)] if known else self._replay(step, plan)
+        if step.functions not in self._compared:
+            self._unproved.add(size)
+        return step.logits[: len(plan.logit_indices)]
+
+    def _prove(self, plan: Plan, step: RecordedStep) -> Tensor | None:
+        """Compute the step, and replay it. The recorded inputs again would prove little."""
+        recorded = step.tokens.tobytes(), step.positions.tobytes()
+        self._insert(plan, step)
+        if recorded == (step.tokens.tobytes(), step.positions.tobytes()):
+            return None
+        try:
+            self._compare(step)
+        except Exception as error:  # noqa: BLE001 - CannotReplay, or of the model
+            return self._end(error)
+        self._compared.add(step.functions)
+        self._unproved = {size for size in self._unproved if self._steps[size].functions != step.functions}
+        return step.logits[: len(plan.logit_indices)]
+
+    def _end(self, error: Exception) -> None:
+        self._most_tokens = 0
+        self._steps.clear()
+        self._report(f"{_OFF}: {error if isinstance(error, CannotReplay) else short(error)}")
 
     def _recorded(self, plan: Plan, size: tuple[int, int]) -> RecordedStep:
         """Computes the step, too. What is missing of its size repeats what there is."""
@@ -175,11 +210,7 @@ class CpuReplay:
         return RecordedStep(tokens, positions, wanted, logits, recorder.calls)
 
     def _compare(self, step: RecordedStep) -> None:
-        """Other tokens at other places, computed in both ways, and nothing left of the recording: what was
-        not recorded would be missing. The keys and values that stay are replaced by the step that comes
-        next."""
-        step.tokens[:] = (step.tokens + 1) % self._loaded.vocab_size
-        np.maximum(step.positions - 1, 0, out=step.positions)
+        """In both ways, with nothing left of the recording: what was not recorded would be missing."""
         expected = self._loaded.logits(*step.inputs).contiguous()
         self._workspace.spoil()
         complete = replay_calls(self._library, step)
