@@ -165,6 +165,7 @@ WRONG: dict[Any, list[tuple[dict[str, Any], str, str]]] = {
         ({"logprobs": True}, "logprobs", "must be a whole number"),
         ({"logprobs": 99}, "logprobs", "at most 20"),
         ({"logit_bias": [1]}, "logit_bias", "object of token ids"),
+        ({"cache": {"no-cache": 1}}, "cache", 'give {"no-cache": true}'),
         ({"logit_bias": {"x": 1}}, "logit_bias", "strings of digits"),
         ({"logit_bias": {"9" * 5000: 1}}, "logit_bias", "strings of digits"),
         ({"metadata": "x"}, "metadata", "object whose values are strings"),

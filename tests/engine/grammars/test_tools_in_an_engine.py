@@ -9,12 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from llguidance import LLTokenizer
 from support.engine import whole_engine
 from support.engine.whole_engine import engine_on
 from support.models import tokenizers
 from support.models.spelling import spelling_checkpoint, with_words
 from tokenizers import Tokenizer
 
+from millstream_worker.engine.brain.grammars.compiling import GrammarCompiler
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
 from millstream_worker.text.tool_calls import calls_in, is_cut
@@ -160,6 +162,29 @@ def test_a_free_answer_is_text_until_a_call_begins(engine: Engine[Any], tokenize
         found = calls_in(text)
         assert len(found) == text.count("<tool_call>") == 1, "not many"
         check_call(*found[0])
+
+
+ONE = '<tool_call>\n{"name": "get", "arguments": {"a": "x"}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("text", "fits_one", "fits_many"),
+    [
+        ("a < b", True, True),
+        (f"Well: {ONE}, so", True, True),
+        (f"{ONE} and {ONE}", False, True),
+        (f"{ONE} <tool_call> none", False, False),
+        ('<tool_call>\n{"name": "odd', False, False),
+    ],
+)
+def test_a_free_answer_spells_its_calls_where_no_tokens_are_around_them(
+    text: str, fits_one: bool, fits_many: bool
+) -> None:
+    compiler = GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: None)
+    for many, fits in ((False, fits_one), (True, fits_many)):
+        request = EngineRequest(1, PROMPT, 5, grammar=tools(free=True, many=many))
+        [matcher] = compiler.matchers(request).values()
+        assert matcher.consume(list(text.encode())) == fits
 
 
 @pytest.mark.parametrize("is_open", [True, False])

@@ -75,10 +75,10 @@ def _free(begin: str, form: dict[str, Any]) -> list[str]:
     text, token = form["marks"][0]
     if token is None:
         return [
-            f"start: (head call){times} tail",
+            f"start: (head call){times} REST",
             f"head[lazy]: TEXT {begin}",
-            "tail: TEXT",
             f"TEXT: {_ANY_TEXT}",
+            f"REST: {_without(text)}",
         ]
     return [f"start: (TEXT {begin} call){times} TEXT", f"TEXT: {_without(text)}"]
 

@@ -107,8 +107,6 @@ class WaitingRows:
 
     def _aged(self, now: float) -> Row | None:
         """The row whose turn it is because of its wait."""
-        if not self._waits:
-            return None
         highest = min(self._waits)
         passed_over = self._admitted % self._own_turn == self._own_turn - 2
         turns = [
