@@ -168,7 +168,8 @@ class CpuReplay:
             self._most_tokens = size[0] - 1  # smaller ones do with less
             return None
         except Exception as error:  # noqa: BLE001 - CannotReplay, or of names that torch does not promise
-            return self._end(error)
+            self._end(error)
+            return None
         self._steps[size] = step
         if step.functions not in self._compared:
             self._unproved.add(size)
@@ -183,7 +184,8 @@ class CpuReplay:
         try:
             self._compare(step)
         except Exception as error:  # noqa: BLE001 - CannotReplay, or of the model
-            return self._end(error)
+            self._end(error)
+            return None
         self._compared.add(step.functions)
         self._unproved = {size for size in self._unproved if self._steps[size].functions != step.functions}
         return step.logits[: len(plan.logit_indices)]
