@@ -6,8 +6,8 @@
 Mutants are chosen by a fixed seed, 60 from each area. A list that was made of one commit runs on another: a
 mutant is found by its function and its line's text, wherever the file stands now; where the line has
 changed it is "gone". A mutant is killed when a test fails or takes too long. The tests of a Python line are
-those that `coverage` saw run it; of a Lua line, all tests of the area. Each worker changes a copy of the
-checkout, never the checkout itself.
+those that `coverage` saw run it; of one outside of functions, those of its file; of a Lua line, all tests of
+the area. Each worker changes a copy of the checkout, never the checkout itself.
 """
 
 from __future__ import annotations

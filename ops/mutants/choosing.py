@@ -23,7 +23,7 @@ class Area:
 AREAS = {
     "brain": Area(
         ("worker/millstream_worker/engine/brain/**/*.py",),
-        ("tests/engine/brain", "tests/engine/test_loop.py"),
+        tuple(f"tests/engine/{name}" for name in ("brain", "grammars", "speculation", "test_loop.py")),
     ),
     "wire": Area(("producer/millstream/wire/**/*.py",), ("tests/wire", "tests/client")),
     "journal": Area(

@@ -95,9 +95,7 @@ def verdict(root: Path, mutant: Mutant, tests: Mapping[tuple[str, int], list[str
     """killed, survived, not covered or gone."""
     if (place := find(root, mutant)) is None:
         return "gone"
-    area = AREAS[mutant.area]
-    key = (str(place.path.relative_to(root)), place.row)
-    chosen = list(area.tests) if mutant.area == "lua" else sorted(set(tests.get(key, ())))
+    chosen = noticing_tests(root, mutant, place, tests)
     if not chosen:
         return "not covered"
     chosen = random.Random(SEED).sample(chosen, min(MOST_TESTS, len(chosen)))
@@ -107,6 +105,18 @@ def verdict(root: Path, mutant: Mutant, tests: Mapping[tuple[str, int], list[str
     finally:
         place.path.write_text(before)
     return "survived" if status == pytest.ExitCode.OK else "killed"
+
+
+def noticing_tests(
+    root: Path, mutant: Mutant, place: Position, tests: Mapping[tuple[str, int], list[str]]
+) -> list[str]:
+    """Tests that run the line; of one outside of functions, which runs at the import, those of its file."""
+    if mutant.area == "lua":
+        return list(AREAS[mutant.area].tests)
+    path = str(place.path.relative_to(root))
+    if mutant.function:
+        return sorted(set(tests.get((path, place.row), ())))
+    return sorted({test for (file, _), names in tests.items() if file == path for test in names})
 
 
 def _python(root: Path, arguments: Sequence[str], limit_s: float | None) -> int | None:

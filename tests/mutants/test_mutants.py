@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from ops.mutants.choosing import AREAS, choose, mutants_of, sources
-from ops.mutants.running import ROOT, apply, find
+from ops.mutants.running import ROOT, Position, apply, find, noticing_tests
 
 
 def test_the_same_sources_give_the_same_mutants() -> None:
@@ -45,3 +45,19 @@ def test_a_function_that_has_moved_is_found_and_one_that_changed_is_gone(tmp_pat
     apply(place, mutant)
     assert new.read_text().endswith("return a <= b\n")
     assert find(tmp_path, mutant) is None
+
+
+def test_a_constant_is_tried_by_the_noticing_tests_its_file_and_a_line_by_those_that_run_it(
+    tmp_path: Path,
+) -> None:
+    brain = tmp_path / "worker/millstream_worker/engine/brain"
+    brain.mkdir(parents=True)
+    (brain / "sizes.py").write_text("MOST = 3\n\n\ndef fits(a):\n    return a < MOST\n")
+    constant, compared = mutants_of(tmp_path, "brain", brain / "sizes.py")
+    file = "worker/millstream_worker/engine/brain/sizes.py"
+    seen = {(file, 4): ["test_fits"], (file, 3): ["test_else"], ("other.py", 0): ["test_other"]}
+    assert noticing_tests(tmp_path, constant, Position(brain / "sizes.py", 0), seen) == [
+        "test_else",
+        "test_fits",
+    ]
+    assert noticing_tests(tmp_path, compared, Position(brain / "sizes.py", 4), seen) == ["test_fits"]

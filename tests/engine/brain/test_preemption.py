@@ -158,10 +158,13 @@ def test_a_row_that_gives_too_little_keeps_it() -> None:
 
 
 def test_a_chunk_waits_for_blocks_that_others_open() -> None:
-    """While a launch in flight will free enough, decode rows take those that are free; it gets the rest."""
+    """While a launch in flight will free enough, decode rows take those that are free; it gets the rest: one
+    token where three would fit the step."""
     lens = {1: (22, 10), 2: (20, 7), 3: (17, 9), 4: (4, 10)}
     asked = [ask(handle, prompt, max_tokens=tokens) for handle, (prompt, tokens) in lens.items()]
-    rig_of(*asked, blocks=14, max_step_tokens=4, pipeline_depth=1).run()
+    rig = rig_of(*asked, blocks=14, max_step_tokens=4, pipeline_depth=1)
+    rig.run()
+    assert [plan.query_lens.tolist() for plan in rig.plans[12:15]] == [[1, 1], [1, 3], [1, 2]]
 
 
 def test_it_is_not_always_the_same_row(depth: int) -> None:
