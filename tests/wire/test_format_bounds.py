@@ -42,6 +42,8 @@ HOSTILE = {
     "regex": (regex("a?" * 16_000), "has 16000 parts that may be left out or repeated"),
     "empty alternatives": (regex("(a|)" * 600), "has 600 parts"),
     "empty groups": (regex("(a|(?:b{0}))" * 600), "has 1200 parts"),
+    "behind the end of no class": (regex("]" + "a?" * 16_000), "has 16000 parts"),
+    "a long text there": (regex("]a{20000}"), "has 20001 characters"),
     "large classes": (regex(r"\p{L}" * 20_000), "or are classes such as"),
     "many patterns": (
         schema({"anyOf": [{"pattern": "a?" * 400}] * 6}),
@@ -85,6 +87,7 @@ HOSTILE = {
         grammar(f"start: %json {json.dumps(optional(501))}"),
         "at /%json/0: has 501 properties",
     ),
+    "a pattern before a schema": (grammar("start: /a{9999}/ B", "B: %json {}"), "has 9999 characters"),
     "no schema in a grammar": (grammar("start: %json {a}"), "has a %json that is none"),
     "attributes": (grammar("start: T0", 'T0[x="]"]: T1{300}', 'T1.5: "aa"'), "T0 has 600 characters"),
     "GBNF": (grammar(f'root ::= "{"a" * 513}"'), "has 513 characters"),

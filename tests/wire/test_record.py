@@ -11,6 +11,7 @@ from millstream.wire.messages.codec import encode
 from millstream.wire.messages.messages import State
 from millstream.wire.messages.record import parse_event, partial_result, read_log
 from millstream.wire.messages.replies import LogEntry
+from millstream.wire.versions import FIRST_VERSION, TAKEN
 
 
 def delta(*choices: ChoiceDelta) -> bytes:
@@ -33,6 +34,15 @@ async def test_a_damaged_record_is_a_protocol_error(desk: Desk, field: str, valu
     with pytest.raises(ProtocolError, match="0-a: its record is damaged") as failed:
         await desk.job()
     assert len(str(failed.value)) < 400
+
+
+async def test_a_record_has_the_version_of_its_message(desk: Desk) -> None:
+    """The records of the first version have no such field."""
+    await desk.submit()
+    await desk.redis.hset(desk.keys.job("0-a"), "version", TAKEN.high)
+    assert (await desk.job()).version == TAKEN.high
+    await desk.redis.hdel(desk.keys.job("0-a"), "version")
+    assert (await desk.job()).version == FIRST_VERSION
 
 
 async def test_a_log_is_read_from_a_cursor_on(desk: Desk) -> None:
