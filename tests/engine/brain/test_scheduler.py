@@ -160,6 +160,16 @@ def test_rows_that_must_run_alone_do(depth: int) -> None:
     assert len(rig.finished) == 7
 
 
+def test_a_request_runs_alone_to_the_end_of_its_last_choice(depth: int) -> None:
+    rig = rig_of(ask(10, 5, max_tokens=8, alone=True, choices=2), ask(3, 5), pipeline_depth=depth)
+    rig.step()
+    rig.step()
+    rig.abort(10)
+    rig.run()
+    assert {frozenset(settled.handles) for settled in rig.settled if 3 in settled.handles} == {frozenset([3])}
+    assert list(rig.finished) == [11, 3]
+
+
 def test_the_counters_of_a_quiet_run() -> None:
     rig = rig_of(ask(1, 9, max_tokens=3), ask(2, 3, max_tokens=5))
     step = rig.step()
