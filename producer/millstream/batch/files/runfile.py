@@ -117,7 +117,6 @@ class RunFile:
         digest = job.partition(".")[0]
         self._unfinished = True
         if not ended(digest):
-            self.ends(last.get(digest, ""))
             last[digest] = f"{self.run}.{job}"
             self.under_way[last[digest]] = queue
 
