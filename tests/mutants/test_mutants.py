@@ -47,7 +47,7 @@ def test_a_function_that_has_moved_is_found_and_one_that_changed_is_gone(tmp_pat
     assert find(tmp_path, mutant) is None
 
 
-def test_a_constant_is_tried_by_the_noticing_tests_its_file_and_a_line_by_those_that_run_it(
+def test_a_constant_is_tried_by_the_tests_of_its_file_and_a_line_by_those_that_run_it(
     tmp_path: Path,
 ) -> None:
     brain = tmp_path / "worker/millstream_worker/engine/brain"

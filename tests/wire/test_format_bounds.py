@@ -42,8 +42,8 @@ HOSTILE = {
     "regex": (regex("a?" * 16_000), "has 16000 parts that may be left out or repeated"),
     "empty alternatives": (regex("(a|)" * 600), "has 600 parts"),
     "empty groups": (regex("(a|(?:b{0}))" * 600), "has 1200 parts"),
-    "behind the end of no class": (regex("]" + "a?" * 16_000), "has 16000 parts"),
-    "a long text there": (regex("]a{20000}"), "has 20001 characters"),
+    "a bracket that closes nothing": (regex("]" + "a?" * 16_000), "has 16000 parts"),
+    "a long text after it": (regex("]a{20000}"), "has 20001 characters"),
     "large classes": (regex(r"\p{L}" * 20_000), "or are classes such as"),
     "many patterns": (
         schema({"anyOf": [{"pattern": "a?" * 400}] * 6}),
