@@ -7,6 +7,8 @@ import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import metadata
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from millstream_worker.engine.compilation import Compilation
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.runner.compiled import cache
 from millstream_worker.engine.runner.compiled.cache import CompileCache
 from millstream_worker.engine.runner.compiled.compile import CannotCompile
 from millstream_worker.engine.runner.linear.panel import PanelLinear
@@ -186,6 +189,20 @@ def test_narrow_weights_have_other_code(folder: str, tmp_path: Path) -> None:
             layer.panels.data = layer.panels.to(dtype)
         folders.add(CompileCache(tmp_path, loaded).folder)
     assert len(folders) == 2
+
+
+def test_a_checkout_that_is_not_installed_compiles_too(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(package: str) -> str:
+        if package == "millstream":
+            raise PackageNotFoundError(package)
+        return metadata.version(package)
+
+    loaded = load_model(folder, dtype=torch.float32, device=torch.device("cpu"))
+    installed = CompileCache(tmp_path, loaded).folder
+    monkeypatch.setattr(cache, "version", version)
+    assert CompileCache(tmp_path, loaded).folder != installed
 
 
 def test_it_needs_memory_short_steps_and_a_folder_of_its_own(

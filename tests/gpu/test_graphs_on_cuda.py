@@ -61,6 +61,12 @@ def recorded(loaded: LoadedModel) -> Runner:
     return runner
 
 
+def load_rows(runner: Runner) -> None:
+    """Greedy ones, into the slots of `steps`."""
+    rows = [Segment(slot, [3, 4], 0, [slot]) for slot in range(4)]
+    runner.settle(launch(runner, pack(rows, 4, greedy_loads(range(4)))))
+
+
 def steps() -> list[Plan]:
     """Prompts, decode steps of several sizes with and without a prefix group, and a step of everything."""
     prompts = [[5, 60, 33, 9, 120, 77, 4, 8, 90], [5, 60, 33, 9, 120, 77, 4, 8, 11], [7, 8, 9]]
@@ -99,7 +105,7 @@ def test_compiled_layers_are_recorded_as_well(load: Callable[[str], LoadedModel]
 
 def test_nobody_waits_in_a_launch(load: Callable[[str], LoadedModel], request: pytest.FixtureRequest) -> None:
     runner = recorded(load("llama"))
-    launch(runner, pack([Segment(slot, [3, 4], 0, [slot]) for slot in range(4)], 4, greedy_loads(range(4))))
+    load_rows(runner)
     for plan in steps():  # kernels are compiled
         runner.settle(launch(runner, plan))
     clock = clock_of(DEVICE)
@@ -115,6 +121,7 @@ def test_nobody_waits_in_a_launch(load: Callable[[str], LoadedModel], request: p
 
 def test_replays_take_no_memory(load: Callable[[str], LoadedModel]) -> None:
     runner = recorded(load("qwen3"))
+    load_rows(runner)
     for plan in steps() * 3:
         runner.settle(launch(runner, plan))
     before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()

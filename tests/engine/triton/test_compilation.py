@@ -53,6 +53,7 @@ def check(model: str, dtype: torch.dtype, capability: int, *, programs: int = 52
         assert found.shared <= SHARED_BYTES[capability], about
         assert found.stack <= STACK[dtype], about
         assert found.spills <= SPILLS[dtype], about
+        assert not found.hazards, about
         exact = launch.name == "store_kernel"  # its codes are PyTorch's, which rounds products before sums
         assert not exact or not found.fused, about
     return {launch.name for launch in launched}

@@ -23,7 +23,7 @@ TABLE = Path(__file__).parents[3] / "ops/bench/kernels.csv"
 FOLDERS = Path("out")
 COLUMNS = (
     "triton", "layer", "dtype", "capability", "kernel", "rows", "warps", "stages",
-    "registers", "stack", "spills", "shared_bytes", "waits",
+    "registers", "stack", "spills", "shared_bytes", "waits", "hazards",
 )  # fmt: skip
 CAPABILITIES = (80, 86, 89, 90, 100, 120)
 PROGRAMS = 528
@@ -61,7 +61,7 @@ def measured() -> Iterator[tuple[object, ...]]:
                         triton.__version__, name, str(dtype).removeprefix("torch."), capability,
                         launch.name.removesuffix("_kernel"), launch.constants.get("ROWS", ""),
                         options["num_warps"], options["num_stages"], found.registers, found.stack,
-                        found.spills, found.shared, max(found.waits, default=""),
+                        found.spills, found.shared, max(found.waits, default=""), found.hazards,
                     )  # fmt: skip
 
 

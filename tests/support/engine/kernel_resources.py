@@ -38,6 +38,8 @@ _POINTERS = {
     torch.float64: "*fp64",
     torch.bool: "*i1",
 }
+# An instruction whose first operand is a register that it writes.
+_WRITES = re.compile(r"(?!BRA|EXIT|BAR|ST|RED|LDGSTS|R2UR|ISETP|FSETP|U)\S+\s+(?:P\d,\s*)?R(\d+)")
 _CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
 
@@ -61,6 +63,7 @@ class Resources:
     shared: int  # bytes of a program
     waits: tuple[int, ...]  # for copies to shared memory: as many may still be under way
     fused: int  # products and sums of float32 that are, or may be, rounded once
+    hazards: int  # instructions that write to a register which a WGMMA may still read
 
 
 def launches_of(step: Step, programs: int) -> list[Launch]:
@@ -129,7 +132,11 @@ def compiled(launch: Launch, capability: int) -> Resources:
     made = triton.compile(source, target=GPUTarget("cuda", capability, warp_size=32), options=launch.options)
     waits = re.findall(r"async_wait.*?num = (\d+)", made.asm["ttgir"])
     fused = re.findall(r"\bfma\.|\b(?:add|sub|mul)\.f32\b", made.asm["ptx"])
-    return Resources(*_usage(made.asm["cubin"]), made.metadata.shared, tuple(map(int, waits)), len(fused))
+    stack, sass = _disassembled(made.asm["cubin"])
+    shared = made.metadata.shared
+    return Resources(
+        *stack, _spills_in_loops(sass), shared, tuple(map(int, waits)), len(fused), hazards(sass)
+    )
 
 
 def _specialized(kernel: Any) -> Iterator[int]:
@@ -142,8 +149,26 @@ def _type(value: Any) -> str:
     return "fp32" if isinstance(value, float) else "i32"
 
 
-def _usage(cubin: bytes) -> tuple[int, int, int]:
-    """Registers, stack, spills."""
+def hazards(sass: str) -> int:
+    """Writes to registers that a WGMMA takes its A operand from, before the warpgroup has waited for it. The
+    assembler before 13.3 has made such code (triton-lang/triton 9433, 11781, 11854): wrong results on
+    Hopper."""
+    found, read = 0, set[int]()
+    for text in re.findall(r"/\*[0-9a-f]{4,6}\*/\s+(.*?);", sass):
+        if "HGMMA" in text:
+            operands = text.split("HGMMA", 1)[1].split(None, 1)[1].split(",")
+            if match := re.match(r"\s*R(\d+)", operands[1]):
+                read.update(range(int(match[1]), int(match[1]) + 4))
+        elif "WARPGROUP.DEPBAR" in text:
+            read.clear()
+        elif written := _WRITES.match(text.split(None, 1)[1] if text.startswith("@") else text):
+            wide = 4 if ".128" in text else 2 if ".64" in text or ".WIDE" in text else 1
+            found += sum(one in read for one in range(int(written[1]), int(written[1]) + wide))
+    return found
+
+
+def _disassembled(cubin: bytes) -> tuple[tuple[int, int], str]:
+    """Registers and stack; the code."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
@@ -151,7 +176,7 @@ def _usage(cubin: bytes) -> tuple[int, int, int]:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = re.search(r"REG:(\d+) STACK:(\d+)", done.stdout + done.stderr)
     assert found is not None, done.stdout[-2000:]
-    return int(found[1]), int(found[2]), _spills_in_loops(done.stdout)
+    return (int(found[1]), int(found[2])), done.stdout
 
 
 def _spills_in_loops(sass: str) -> int:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -99,6 +99,13 @@ def _digest(loaded: LoadedModel) -> str:
         processor(),
         os.environ.get("ATEN_CPU_CAPABILITY"),
         *(Path(source).read_text() for source in _SOURCES),
-        *(version(package) for package in ("millstream", "torch", "transformers")),
+        *(_version(package) for package in ("millstream", "torch", "transformers")),
     ]
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from a checkout
+        return ""

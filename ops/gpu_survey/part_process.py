@@ -1,4 +1,4 @@
-"""The process of one part: python -m gpu.parts MODULE:FUNCTION NAME DEVICE FOLDER LIMIT_S"""
+"""The process of one part: python -m ops.gpu_survey.part_process ENTRY NAME DEVICE FOLDER LIMIT_S"""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import traceback
 from importlib import import_module
 from pathlib import Path
 
-from gpu.parts.finding import NeedsCUDA, Survey
-from gpu.parts.running import DONE, FAILED, NEEDS_CUDA
+from ops.gpu_survey.survey import FAILED, NeedsCUDA, Survey
+
+ENDS = {0: "done", 77: "needs CUDA"}  # exit statuses that are no failure
+_DONE, _NEEDS_CUDA, _FAILED = 0, 77, 1
 
 
 def main(entry: str, name: str, device: str, out: str, limit_s: str) -> int:
@@ -23,12 +25,12 @@ def main(entry: str, name: str, device: str, out: str, limit_s: str) -> int:
     try:
         getattr(import_module(module), function)(survey)
     except NeedsCUDA:
-        return NEEDS_CUDA
+        return _NEEDS_CUDA
     except Exception as error:  # noqa: BLE001 - whatever it is, it is found
         traceback.print_exc()
-        survey.found("the part ended", f"FAILED: {type(error).__name__}: {str(error)[:400]}")
-        return FAILED
-    return FAILED if survey.failed else DONE
+        survey.found("the part ended", f"{FAILED}: {type(error).__name__}: {str(error)[:400]}")
+        return _FAILED
+    return _FAILED if survey.failed else _DONE
 
 
 if __name__ == "__main__":

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def double_kernel(numbers: Any, doubled: Any, SIZE: tl.constexpr) -> None:
+def double_kernel(numbers, doubled, SIZE: tl.constexpr):
     tl.store(doubled + tl.arange(0, SIZE), tl.load(numbers + tl.arange(0, SIZE)) * 2)

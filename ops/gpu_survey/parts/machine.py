@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
-from gpu.parts.finding import Survey
+from ops.gpu_survey.survey import Survey
 
 _PACKAGES = ("torch", "transformers", "triton", "accelerate", "numpy", "safetensors", "pytest")
 
@@ -42,7 +42,7 @@ def _device(survey: Survey) -> str:
 
 
 def _triton(survey: Survey) -> str:
-    from gpu.parts.one_line import double_kernel  # needs triton
+    from ops.gpu_survey.parts.one_line import double_kernel  # needs triton
 
     numbers = torch.arange(16.0, device=survey.device)
     doubled = torch.empty_like(numbers)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu.parts.finding import Survey
+from ops.gpu_survey.survey import Survey
 from support.engine import attention_step
 from support.engine.attention_step import INT8, Step, spec
 from torch import Tensor
@@ -67,8 +67,18 @@ def memcheck(survey: Survey) -> None:
     if not Path(tool).is_file():
         survey.found("memcheck", "there is no compute-sanitizer")
         return
-    part = ("gpu.parts.attention:smallest", survey.name, survey.device, str(survey.out), "600")
-    command = [tool, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, "-m", "gpu.parts", *part]
+    part = ("ops.gpu_survey.parts.attention:smallest", survey.name, survey.device, str(survey.out), "600")
+    command = [
+        tool,
+        "--tool",
+        "memcheck",
+        "--error-exitcode",
+        "9",
+        sys.executable,
+        "-m",
+        "ops.gpu_survey.part_process",
+        *part,
+    ]
     status = subprocess.run(command, check=False).returncode
     survey.failed = status != 0
     survey.found("memcheck", f"FAILED with status {status}, see the log" if status else "no error")

@@ -12,8 +12,8 @@ from typing import Any
 from unittest import mock
 
 import torch
-from gpu.parts.finding import Survey
-from gpu.parts.timing import BLOCK, Rows, median_ms, plan_of
+from ops.gpu_survey.parts.timing import BLOCK, Rows, median_ms, plan_of
+from ops.gpu_survey.survey import Survey
 from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
 from torch.nn.functional import scaled_dot_product_attention
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from functools import partial
 
 import numpy as np
 import torch
-from gpu.parts.finding import Survey
-from gpu.parts.timing import median_ms, plan_of
+from ops.gpu_survey.parts.timing import graph_us, median_ms, plan_of
+from ops.gpu_survey.survey import Survey
 
 from millstream_worker.engine.brain.batch.plan import RowLoad
 from millstream_worker.engine.protocol.request import SamplingSpec
+from millstream_worker.engine.runner.device.transfer import together
+from millstream_worker.engine.runner.sampling import slot_settings
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
 
@@ -25,6 +28,7 @@ WAYS = {
     "penalties": SamplingSpec(repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.5),
     "greedy, 5 logprobs": SamplingSpec(temperature=0.0, top_logprobs=5),
 }
+KERNEL_WAYS = ("temperature", "top_p 0.9", "top_k 50", "min_p 0.05")
 
 
 def draw(survey: Survey) -> None:
@@ -33,6 +37,11 @@ def draw(survey: Survey) -> None:
     logits = 3 * torch.randn(rows, vocabulary, device=survey.device, dtype=dtype)
     for name, spec in WAYS.items():
         survey.attempt(f"{rows} x {vocabulary:,}, {name}", partial(_timed, spec, logits))
+    if survey.tiny:
+        return
+    for wide, name in itertools.product((1, 3, 8), KERNEL_WAYS):
+        what = f"kernel alone, logits spread by {wide}, {name}"
+        survey.attempt(what, partial(_kernel, WAYS[name], wide / 3 * logits))
 
 
 def _timed(spec: SamplingSpec, logits: torch.Tensor) -> str:
@@ -46,5 +55,18 @@ def _timed(spec: SamplingSpec, logits: torch.Tensor) -> str:
     ms = median_ms(lambda: sampler.sample(logits, plan))
     before = time.perf_counter()
     drawn = sampler.collect(sampler.sample(logits, plan))
-    took = time.perf_counter() - before
-    return f"{ms:.2f} ms, with its tokens on the host {1e3 * took:.2f} ms, {len(set(drawn.tokens))} tokens"
+    took_ms = 1e3 * (time.perf_counter() - before)
+    return f"{ms:.2f} ms, with its tokens on the host {took_ms:.2f} ms, {len(set(drawn.tokens))} tokens"
+
+
+@torch.inference_mode()
+def _kernel(spec: SamplingSpec, logits: torch.Tensor) -> str:
+    """The kernel that draws, by itself."""
+    rows, vocabulary = logits.shape
+    draws = TritonDraws(vocabulary)
+    settings = slot_settings.empty(rows)
+    settings[:] = slot_settings.settings_of(spec, vocabulary)
+    columns = slot_settings.columns(settings, np.random.default_rng(0).random(rows))
+    given = together([np.arange(rows), columns, settings["top_k"]], logits.device)
+    draws.draw(logits, *given)
+    return f"{graph_us(lambda: draws.draw(logits, *given)):,.0f} us"

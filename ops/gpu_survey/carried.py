@@ -1,0 +1,111 @@
+"""What a GPU's machine lacks, packed at home into one folder that git ignores: wheels of packages, compiled
+kernels and layers, the commit. There it is unpacked, and the parts' processes find it.
+
+The machine needs what the engine imports, or has it carried: MACHINE_HAS is what its image brings.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ops.gpu_survey.survey import scratch
+
+ROOT = Path(__file__).parents[2]
+CARRIED = ROOT / "out" / "for_gpu"
+COMMIT = "commit"
+# Imported by the engine, and there where torch, transformers and accelerate are.
+MACHINE_HAS = frozenset(
+    {
+        "accelerate", "filelock", "huggingface_hub", "msgpack", "numpy", "psutil", "safetensors",
+        "tokenizers", "torch", "transformers", "triton",
+    }
+)  # fmt: skip
+WHEELS = ("llguidance", "gguf")  # which the machine lacks
+HUMMING = "humming-kernels==0.1.19"  # for step 5
+_CACHE, _CACHED = "cache.tar.gz", ("triton", "engine")
+_SOURCES = ("worker", "producer", "tests")
+_PLATFORMS = ("2_28", "2_27", "2_17", "2_31")  # of glibc
+
+
+def commit(carried: Path = CARRIED) -> str:
+    """The working tree's, as git describes it; where there is no git, as it was packed."""
+    command = ["git", "describe", "--always", "--dirty"]
+    asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    noted = carried / COMMIT
+    return asked.stdout.strip() or (noted.read_text().strip() if noted.exists() else "unknown")
+
+
+def pack(more: Sequence[str], carried: Path = CARRIED) -> None:
+    """Download the wheels, for Python 3.12 on x86-64. `more`: requirements beside those of the engine."""
+    wheels = carried / "wheels"
+    wheels.mkdir(parents=True, exist_ok=True)
+    for old in wheels.glob("*.whl"):
+        old.unlink()
+    platforms = [f"--platform=manylinux_{glibc}_x86_64" for glibc in _PLATFORMS]
+    subprocess.run(
+        [
+            sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
+            "--python-version=3.12", "--implementation=cp", *platforms, f"--dest={wheels}",
+            *pins(WHEELS), *more,
+        ],
+        check=True,
+    )  # fmt: skip
+    (carried / COMMIT).write_text(commit() + "\n")
+
+
+def pins(names: Sequence[str]) -> list[str]:
+    """The requirements of these names in constraints.txt."""
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    known = {line.partition("==")[0].lower(): line for line in lines}
+    return [known[name] for name in names]
+
+
+def pack_cache(carried: Path = CARRIED) -> None:
+    """Pack what the parts have compiled here. What was timed goes, as nothing is timed on the null GPU."""
+    for tuned in scratch().rglob("*.best_config"):
+        tuned.unlink()
+    carried.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(carried / _CACHE, "w:gz") as tar:
+        for name in _CACHED:
+            tar.add(scratch() / name, name)
+
+
+def unpack(carried: Path = CARRIED) -> list[Path]:
+    """Install the carried wheels into a folder of their own, and unpack the cache, unless this machine has
+    one. Returns the folders of packages."""
+    scratch().mkdir(parents=True, exist_ok=True)
+    cache, wheels = carried / _CACHE, sorted(carried.glob("wheels/*.whl"))
+    if cache.exists() and not (scratch() / _CACHED[0]).exists():
+        with tarfile.open(cache) as tar:
+            tar.extractall(scratch(), filter="data")
+    if not wheels:
+        return []
+    site = Path(tempfile.gettempdir(), "millstream-survey-packages")
+    options = ("--quiet", "--no-index", "--no-deps", "--no-compile", "--no-cache-dir", "--upgrade")
+    install = [sys.executable, "-m", "pip", "install", *options, f"--target={site}"]
+    subprocess.run([*install, *wheels], check=True)
+    return [site]
+
+
+def part_environment(packages: Sequence[Path], own: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of a part's process. Carried packages come last: the machine's own ones win."""
+    folders = [
+        *filter(None, [own.get("PYTHONPATH")]),
+        *(ROOT / name for name in _SOURCES),
+    ]
+    found = {
+        **own,
+        "PYTHONPATH": os.pathsep.join(map(str, [*folders, ROOT, *packages])),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        "TRITON_CACHE_DIR": str(scratch() / _CACHED[0]),
+    }
+    found.pop("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", None)  # NVIDIA's images set it: float32 would be none
+    return found

@@ -1,0 +1,146 @@
+"""A whole engine on the shape of a model with random weights: its start, line by line; the workloads of
+ops.bench at full size, beside vLLM; what the device and the host do in a decode step; sampled tokens.
+
+SURVEY_ENGINE: settings, as "compile_model=off,kv_dtype=int8". SURVEY_WORKLOADS: names, separated by commas;
+"none" for the start alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+from ops.bench.models.shapes import LLAMA_8B, QWEN_06B
+from ops.gpu_survey.parts.random_model import TINY, folder, random_weights
+from ops.gpu_survey.parts.step_profile import decode_kernels, host_shares, prefill_kernels
+from ops.gpu_survey.parts.workload_runs import GREEDY, Served, decode_without_waits, run_workload
+from ops.gpu_survey.survey import FAILED, Survey, wait_for_quiet
+
+from millstream_worker.engine.assembly import build
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.request import SamplingSpec
+from millstream_worker.engine.runner.compiled import cache as compiled_cache
+from millstream_worker.engine.runner.model.load import LoadedModel
+
+WORKLOADS = ("decode", "single", "shareddoc", "shared", "document", "ragged")
+TINY_WORKLOADS = ("c",)
+SAMPLED = (SamplingSpec(), SamplingSpec(top_p=0.9))
+_LOGGED = (
+    "recorded CUDA graphs",
+    "compiled in",
+    "checked:",
+)  # in lines of a start that are recorded
+_STARTED = time.monotonic()
+
+
+def llama8b(survey: Survey) -> None:
+    _whole(survey, LLAMA_8B, "llama8b")
+
+
+def qwen06b(survey: Survey) -> None:
+    _whole(survey, QWEN_06B, "qwen06b")
+
+
+def _whole(survey: Survey, shape: dict[str, Any], model: str) -> None:
+    said: list[str] = []
+    served = _started(survey, shape, model, said)
+    survey.found("waited", f"{wait_for_quiet():.1f} s for the parts beside")
+    named = os.environ.get("SURVEY_WORKLOADS", "")
+    if named == "none":
+        return
+    names = [*filter(None, named.split(","))] or [*(TINY_WORKLOADS if survey.tiny else WORKLOADS)]
+    for name in names:
+        survey.attempt(name, partial(run_workload, survey, served, name, GREEDY))
+    survey.attempt("decode, profile", partial(decode_kernels, survey, served))
+    survey.attempt("prefill, profile", partial(prefill_kernels, survey, served))
+    survey.attempt("decode, host", partial(host_shares, survey, served))
+    if not named:
+        for spec in SAMPLED:
+            what = f"decode, temperature 1, top_p {spec.top_p}"
+            survey.attempt(what, partial(run_workload, survey, served, names[0], spec))
+        survey.attempt("nobody waits for the device", partial(decode_without_waits, survey, served))
+    if survey.device == "cuda":
+        peak = torch.cuda.max_memory_reserved() / 2**30
+        survey.found("memory", f"{peak:.1f} GiB reserved by torch at the most", peak_gib=round(peak, 2))
+    survey.attempt("after all", partial(_after_all, served, said))
+
+
+def _started(survey: Survey, shape: dict[str, Any], model: str, said: list[str]) -> Served:
+    def report(line: str) -> None:
+        said.append(line)
+        print(f"{time.monotonic() - _STARTED:7.1f} s, {_cpu_s():6.1f} s of CPU  {line}", flush=True)
+
+    own: dict[str, Any] = {
+        "max_rows": 256,
+        "max_step_tokens": 8192,
+        "compile_model": "on",
+        "speculate": "off",
+        "kv_memory": "40GiB",
+    }
+    if survey.tiny:
+        shape = TINY
+        own |= {"max_rows": 8, "kv_memory": "64MiB", "compile_model": "off", "attention": "torch"}
+    own |= engine_settings(os.environ.get("SURVEY_ENGINE", ""))
+    place = folder(shape, survey.scratch / "models" / f"{survey.name}-{os.getpid()}")
+    begun, imports_s = time.monotonic(), _cpu_s()
+    with random_weights(), _compiled_anywhere():
+        own["cache_dir"] = str(survey.scratch / "engine")
+        engine, info = build(EngineConfig(str(place), device=survey.device, **own), report)
+    seconds, cpu_s = round(time.monotonic() - begun, 1), round(_cpu_s() - imports_s, 1)
+    survey.found(
+        "start",
+        f"{seconds} s, {cpu_s} s of CPU, after {imports_s:.1f} s of CPU to import; {info.blocks:,} blocks",
+        seconds=seconds,
+        cpu_s=cpu_s,
+        settings=own,
+    )
+    survey.found("checked", info.self_check or "nothing")
+    for reason in info.fallbacks:
+        survey.failed = True
+        survey.found("slower", f"{FAILED}: {reason}")
+    for line in said:
+        if any(part in line for part in _LOGGED):
+            survey.found("said", line)
+    return Served(engine, info, model)
+
+
+def engine_settings(text: str) -> dict[str, Any]:
+    """Settings of an engine from `key=value` separated by commas. Raises KeyError for an unknown one."""
+    defaults = {one.name: one.default for one in dataclasses.fields(EngineConfig)}
+    found: dict[str, Any] = {}
+    for one in filter(None, text.split(",")):
+        key, _, value = one.partition("=")
+        kind = type(defaults[key])
+        found[key] = value in ("on", "true", "1") if kind is bool else kind(value)
+    return found
+
+
+@contextmanager
+def _compiled_anywhere() -> Iterator[None]:
+    """Keep compiled code in a folder of one name on all machines: what the null GPU has compiled is found."""
+
+    def digest(loaded: LoadedModel) -> str:
+        return f"{loaded.architecture}-{loaded.parameters}-{loaded.attention}"
+
+    with mock.patch.object(compiled_cache, "_digest", digest):
+        yield
+
+
+def _after_all(served: Served, said: list[str]) -> str:
+    served.engine.check()
+    model = served.engine.runner.model
+    found = [line for line in said if "no longer" in line]
+    if (compared := getattr(model, "compared", None)) is not None:
+        found.append(f"{compared} decode steps compared in service, off by at most {model.worst:.1e}")
+    return "; ".join([*found, "pool sound"])
+
+
+def _cpu_s() -> float:
+    return sum(os.times()[:4])

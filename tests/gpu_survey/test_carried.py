@@ -1,0 +1,72 @@
+"""What travels to a GPU's machine: it lacks nothing that the engine imports."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from ops.gpu_survey import carried
+
+ENGINE = carried.ROOT / "worker" / "millstream_worker" / "engine"
+OURS = {"millstream_worker", "ops", "support"}
+
+
+def third_party(folder: Path) -> set[str]:
+    """The packages that its files import when they are imported."""
+    found = set()
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.partition(".")[0])
+    return found - OURS - sys.stdlib_module_names
+
+
+def test_the_machine_has_what_the_engine_imports_or_it_is_carried() -> None:
+    imported = third_party(ENGINE)
+    assert {"torch", "llguidance", "gguf"} <= imported
+    assert sorted(imported - carried.MACHINE_HAS - {*carried.WHEELS}) == []
+
+
+def test_wheels_have_the_versions_of_the_tests() -> None:
+    assert [pin.partition("==")[0] for pin in carried.pins(carried.WHEELS)] == list(carried.WHEELS)
+
+
+def test_the_cache_comes_back_as_it_was_packed_without_what_was_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carried, "scratch", lambda: tmp_path / "scratch")
+    for name in ("triton/a/kernel.cubin", "triton/a/kernel.best_config", "engine/compiled/b", "models/c"):
+        file = tmp_path / "scratch" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(name)
+    carried.pack_cache(tmp_path / "carried")
+    with tarfile.open(tmp_path / "carried" / "cache.tar.gz") as tar:
+        names = {one.name for one in tar if one.isfile()}
+    assert names == {"triton/a/kernel.cubin", "engine/compiled/b"}
+    monkeypatch.setattr(carried, "scratch", lambda: tmp_path / "elsewhere")
+    assert carried.unpack(tmp_path / "carried") == []
+    assert (tmp_path / "elsewhere/triton/a/kernel.cubin").read_text() == "triton/a/kernel.cubin"
+
+
+def test_a_part_finds_our_packages_first_and_multiplies_float32_as_such() -> None:
+    own = {"PYTHONPATH": "mine", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1", "KEPT": "yes"}
+    found = carried.part_environment([Path("carried")], own)
+    paths = found["PYTHONPATH"].split(os.pathsep)
+    assert paths == ["mine", *(str(carried.ROOT / one) for one in ("worker", "producer", "tests")),
+                     str(carried.ROOT), "carried"]  # fmt: skip
+    assert "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE" not in found
+    assert found["KEPT"] == "yes"
+
+
+def test_the_commit_is_that_of_git_or_the_packed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(carried.commit()) >= 7
+    monkeypatch.setattr(carried, "ROOT", tmp_path)
+    assert carried.commit(tmp_path) == "unknown"
+    (tmp_path / carried.COMMIT).write_text("abc1234\n")
+    assert carried.commit(tmp_path) == "abc1234"
