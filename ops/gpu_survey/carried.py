@@ -108,4 +108,5 @@ def part_environment(packages: Sequence[Path], own: Mapping[str, str] = os.envir
         "TRITON_CACHE_DIR": str(scratch() / _CACHED[0]),
     }
     found.pop("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", None)  # NVIDIA's images set it: float32 would be none
+    found.pop("CXX", None)  # torch finds compiled code again by the compiler's name, too
     return found

@@ -9,15 +9,17 @@ import traceback
 from importlib import import_module
 from pathlib import Path
 
-from ops.gpu_survey.survey import FAILED, NeedsCUDA, Survey
+from ops.gpu_survey.survey import DONE, FAILED, NEEDS_CUDA, NeedsCUDA, Survey
 
-ENDS = {0: "done", 77: "needs CUDA"}  # exit statuses that are no failure
-_DONE, _NEEDS_CUDA, _FAILED = 0, 77, 1
+from millstream_worker.engine_link.link import engine_environment
+
+_FAILED = 1
 
 
 def main(entry: str, name: str, device: str, out: str, limit_s: str) -> int:
     limit = float(limit_s)
     faulthandler.dump_traceback_later(max(limit / 2, limit - 5))  # where it hangs, before it is killed
+    os.environ.update(engine_environment(os.environ, 0))  # as the engine's own; before torch is imported
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"  # read when it is imported
     module, _, function = entry.partition(":")
@@ -25,12 +27,12 @@ def main(entry: str, name: str, device: str, out: str, limit_s: str) -> int:
     try:
         getattr(import_module(module), function)(survey)
     except NeedsCUDA:
-        return _NEEDS_CUDA
+        return NEEDS_CUDA
     except Exception as error:  # noqa: BLE001 - whatever it is, it is found
         traceback.print_exc()
         survey.found("the part ended", f"{FAILED}: {type(error).__name__}: {str(error)[:400]}")
         return _FAILED
-    return _FAILED if survey.failed else _DONE
+    return _FAILED if survey.failed else DONE
 
 
 if __name__ == "__main__":

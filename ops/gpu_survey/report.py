@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.gpu_survey.ladder import Part
-from ops.gpu_survey.part_process import ENDS
-from ops.gpu_survey.survey import FAILED
+from ops.gpu_survey.survey import ENDS, FAILED
 
 MOST_BYTES = 15 << 20  # of a file
 _LOG_TAIL = 3000  # characters of a failed part's log in the report

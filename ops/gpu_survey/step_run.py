@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ops.gpu_survey.ladder import Group, Part
-from ops.gpu_survey.part_process import ENDS
 from ops.gpu_survey.report import Report
-from ops.gpu_survey.survey import QUIET
+from ops.gpu_survey.survey import ENDS, QUIET
 
 _LEAST_S = 6.0  # a process that imports torch finds nothing in less
 _POLL_S = 0.1

@@ -12,6 +12,8 @@ from pathlib import Path
 
 QUIET = "GPU_SURVEY_QUIET"  # names the file that appears when the parts beside this one have ended
 FAILED = "FAILED"  # how a finding begins that is a failure
+DONE, NEEDS_CUDA = 0, 77  # exit statuses of a part's process that are no failure
+ENDS = {DONE: "done", NEEDS_CUDA: "needs CUDA"}
 _MOST_WAIT_S = 200.0
 # Of errors after which a process has no device any more.
 _LOST = ("illegal memory", "illegal instruction", "misaligned", "launch failure", "device-side assert")

@@ -42,9 +42,15 @@ PREFILL = FRESH | {"prefill 16 after 32,768": [(32_768, 16)]}
 INT8 = ("decode 256 x 300", "decode 256 x 4,000", "decode 1 x 8,000", "prefill 8 x 1,024")
 _TINY: dict[str, Rows] = {"decode 2 x 20": [(19, 1)] * 2, "prefill 1 x 20": [(0, 20)]}
 _TINY_LAYER = LayerSpec(2, 1, 16, 16, 0.25)
-VARIANTS: tuple[dict[str, int], ...] = (
-    {"num_warps": 8}, {"num_stages": 2}, {"num_stages": 4}, {"num_stages": 5},
-    {"num_warps": 4, "PREFILL_QUERIES": 64},
+# What a launch gets in place of its own; PREFILL_QUERIES of `tile_sizes`.
+DECODE_VARIANTS: tuple[dict[str, int], ...] = (
+    {"num_warps": 2}, {"num_warps": 8}, {"num_stages": 2}, {"num_stages": 4}, {"KEYS": 32}, {"KEYS": 128},
+    {"KEYS": 128, "num_stages": 2},
+)  # fmt: skip
+PREFILL_VARIANTS: tuple[dict[str, int], ...] = (
+    {"num_warps": 4}, {"num_stages": 2}, {"num_stages": 4}, {"KEYS": 128, "num_stages": 2},
+    {"KEYS": 128, "num_stages": 3}, {"PREFILL_QUERIES": 64, "num_warps": 4},
+    {"PREFILL_QUERIES": 256, "num_stages": 2},
 )  # fmt: skip
 
 
@@ -61,32 +67,35 @@ def as_they_are(survey: Survey) -> None:
 
 
 def variants(survey: Survey) -> None:
-    cases = _TINY if survey.tiny else DECODE | PREFILL
-    for variant in VARIANTS[-1:] if survey.tiny else VARIANTS:
-        words = ", ".join(f"{key} {value}" for key, value in variant.items())
-        with _launched(**variant):
-            for name, rows in cases.items():
-                if "PREFILL_QUERIES" not in variant or rows[0][1] > 1:
+    if survey.tiny:
+        with _launched(PREFILL_QUERIES=64, num_warps=4):
+            survey.attempt("tiny", partial(_timed, survey, _TINY["prefill 1 x 20"]))
+        return
+    for cases, ways in ((DECODE, DECODE_VARIANTS), (PREFILL, PREFILL_VARIANTS)):
+        for way in ways:
+            words = ", ".join(f"{key} {value}" for key, value in way.items())
+            with _launched(**way):
+                for name, rows in cases.items():
                     survey.attempt(f"{name}, {words}", partial(_timed, survey, rows))
-            if "PREFILL_QUERIES" not in variant:
-                survey.attempt(f"shared, {words}", partial(_shared, survey))
+                if cases is DECODE:
+                    survey.attempt(f"shared, {words}", partial(_shared, survey))
 
 
 @dataclass(frozen=True, slots=True)
 class _Launched:
-    """A kernel that gets more arguments with each launch."""
+    """A kernel whose launches get other arguments than they ask for."""
 
     kernel: Any
-    more: dict[str, int]
+    others: dict[str, int]
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
-        return partial(self.kernel[grid], **self.more)
+        return lambda *given, **options: self.kernel[grid](*given, **options | self.others)
 
 
 @contextlib.contextmanager
-def _launched(PREFILL_QUERIES: int = tile_sizes.PREFILL_QUERIES, **more: int) -> Iterator[None]:
+def _launched(PREFILL_QUERIES: int = tile_sizes.PREFILL_QUERIES, **others: int) -> Iterator[None]:
     kernels = {
-        name: _Launched(getattr(launches, name), more)
+        name: _Launched(getattr(launches, name), others)
         for name in ("decode_kernel", "prefill_kernel", "shared_kernel")
     }
     with mock.patch.multiple(launches, **kernels):

@@ -115,6 +115,7 @@ def test_steps_above_the_ladder_or_of_more_prompts_are_computed(
     limits: GraphLimits, prompts: int, load_static: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(steps, "MOST_PROMPTS", prompts)
+    monkeypatch.setattr(steps, "PROMPT_TOKENS", limits.tokens)
     want = serve(load_static("llama"), requests(), blocks=20)
 
     found, replayed = serve_recorded(load_static("llama"), limits)

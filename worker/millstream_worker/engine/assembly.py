@@ -25,7 +25,6 @@ from millstream_worker.engine.runner.checkpoint.vocabulary import read_vocabular
 from millstream_worker.engine.runner.compiled.compile import restore_plain
 from millstream_worker.engine.runner.cuda_graphs import recording
 from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
-from millstream_worker.engine.runner.cuda_graphs.ladder import MOST_TOKENS
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord
 from millstream_worker.engine.runner.cuda_graphs.steps import GraphLimits
 from millstream_worker.engine.runner.device.cpu_threads import use_threads
@@ -130,7 +129,7 @@ def _load(
         report(line)
     report(f"loading {checkpoint.name} from {checkpoint.folder}")
     folder = str(checkpoint.folder)
-    return load_model(
+    loaded = load_model(
         folder,
         dtype=_dtype(config.dtype, folder, gpu, report),
         device=device,
@@ -141,6 +140,9 @@ def _load(
         gpu=gpu,
         mark=mark,
     )
+    if gpu:  # which computes: a team of threads for what is small on the host would only spin
+        use_threads(config.threads or 1)
+    return loaded
 
 
 @dataclass(slots=True, eq=False)
@@ -168,7 +170,7 @@ class _Room:
         )
         self.step_bytes = needed
         if self.records:  # what is recorded computes in memory of its own
-            needed += needed * min(tokens, max(config.max_rows, MOST_TOKENS)) // tokens
+            needed *= 2
         needed += copy_bytes(config, block_bytes, device)
         if device.type == "cpu" and config.compile_model != "off":
             needed += workspace_bytes(loaded.vocab_size)

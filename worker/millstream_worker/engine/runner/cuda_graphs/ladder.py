@@ -6,7 +6,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-MOST_TOKENS = 1024  # of a step with prompts: launching a longer one is hidden behind what it computes
 _LEAST_TOKENS = 16
 _PER_DOUBLING = 4  # rungs from a size to twice it: padding stays below a fifth of the step
 
@@ -17,8 +16,7 @@ def row_rungs(most: int) -> list[int]:
 
 
 def token_rungs(most: int) -> list[int]:
-    """Numbers of new tokens in a step that is not decoding alone; the last is `most`, or MOST_TOKENS."""
-    most = min(most, MOST_TOKENS)
+    """Numbers of new tokens in a step that is not decoding alone; the last is `most`."""
     return _closed(_by_eighths(_LEAST_TOKENS, most), most)
 
 

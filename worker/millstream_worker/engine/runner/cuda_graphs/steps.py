@@ -24,8 +24,10 @@ from millstream_worker.engine.runner.device.transfer import Arena, Field
 from millstream_worker.engine.runner.forward import Eager, sampled_in, token_ids
 from millstream_worker.engine.runner.self_check.findings import short
 
-# Segments with prompts in one step. A recording starts programs for as many, if most of them do nothing.
+# Segments with prompts in one step: so many, or one for each so many tokens. A recording starts programs for as
+# many, if most of them do nothing.
 MOST_PROMPTS = 32
+PROMPT_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,8 @@ class CudaGraphs:
     def _record_mixed(self, mark: Callable[[], None]) -> None:
         for index, tokens in enumerate(reversed(self._token_rungs)):
             rows = min(self._limits.rows, tokens)
-            size = StaticSize(rows, tokens, min(rows, MOST_PROMPTS), self._limits.width, prefix_groups=True)
+            prompts = min(rows, max(MOST_PROMPTS, tokens // PROMPT_TOKENS))
+            size = StaticSize(rows, tokens, prompts, self._limits.width, prefix_groups=True)
             self._mixed[tokens] = self._record(size, strict=index == 0)
             mark()
 

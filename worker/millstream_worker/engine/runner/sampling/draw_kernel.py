@@ -5,8 +5,8 @@ By id: once for the highest logit, once for the sums of blocks of weights, and o
 
 By rank: weights are whole numbers in float32, whose bits are in the order of the weights. A row's weights are
 counted and summed in bins, 64 for each power of two; the bin in which a running sum reaches what is looked
-for is counted again in 4096 bins, and one of those, unless it holds a single token, in bins of one weight
-each. This finds the end of the top k, then that of the nucleus, then the token, whose id takes a last look at
+for, unless its weights are equal, as they mostly are of logits in 16 bits, is counted again in 4096 bins, and
+one of those, unless it holds a single token, in bins of one weight each. This finds the end of the top k, then that of the nucleus, then the token, whose id takes a last look at
 the row. Tokens that can be none of those are not counted: atomic additions are slow.
 """
 
@@ -138,6 +138,19 @@ def find_bin(bins, lowest, shift, wanted, of_counts):
 
 
 @triton.jit
+def extreme_weights(row, peak, temperature, first, beyond, VOCAB: tl.constexpr, BITS: tl.constexpr):
+    """The bits of the least and of the greatest weight in a bin."""
+    least = tl.full([BLOCK], _BEYOND, tl.int32)
+    most = tl.zeros([BLOCK], tl.int32)
+    for start in tl.range(0, VOCAB, BLOCK, num_stages=3):
+        bits = load_weights(row, start, peak, temperature, VOCAB, BITS).to(tl.int32, bitcast=True)
+        inside = (bits >= first) & (bits < beyond)
+        least = tl.minimum(least, tl.where(inside, bits, _BEYOND))
+        most = tl.maximum(most, tl.where(inside, bits, 0))
+    return tl.min(least, 0), tl.max(most, 0)
+
+
+@triton.jit
 def find(row, peak, temperature, bins, lowest, wanted, of_counts, VOCAB: tl.constexpr, BITS: tl.constexpr):
     """The token at which the running sum, of weights or of counts, from the heaviest token down reaches what
     is wanted: the bits of the least weight that it may have, and of the least that it has not, which one of
@@ -145,6 +158,10 @@ def find(row, peak, temperature, bins, lowest, wanted, of_counts, VOCAB: tl.cons
     shift = _COARSE + 0
     first, count, weight, before, weight_before = find_bin(bins, lowest, shift, wanted, of_counts)
     bins += BINS
+    if count > 1:
+        least, most = extreme_weights(row, peak, temperature, first, first + (1 << shift), VOCAB, BITS)
+        if least == most:
+            first, shift = least, 0
     while (count > 1) & (shift > 0):
         beyond = first + (1 << shift)
         shift = tl.where(shift == _COARSE, _FINE, 0)
