@@ -1,5 +1,5 @@
 """Builds the null GPU: an environment with torch's build for CUDA, and libraries that stand in for CUDA's.
-5 GB and some minutes, once. Needs g++, gcc, objdump."""
+5 GB and some minutes, once. Needs g++, gcc and binutils."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ FOLDER = Path(__file__).parents[3] / "out" / "null_gpu"
 LIBRARIES = ("libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13")
 DRIVER = "libcuda.so.1"
 _HEADERS = "nvidia-cuda-crt==13.0.88"  # which torch's own packages lack
+_FLAGS = ("-O1", "-fPIC")
 
 
 def built(folder: Path = FOLDER) -> bool:
@@ -37,9 +38,24 @@ def build(folder: Path = FOLDER) -> None:
             _pip(python, "download", "--no-deps", "-d", wheels, _HEADERS)
             [wheel] = Path(wheels).glob("*.whl")
             shutil.unpack_archive(wheel, headers, "zip")
+    compile_libraries(folder)
+
+
+def compile_libraries(folder: Path) -> None:
+    """In a folder that has the rest. Raises CalledProcessError."""
     [torch] = folder.glob("venv/lib/python3*/site-packages/torch")
-    write_sources(torch, folder, DRIVER, LIBRARIES[0])
-    _compile(folder, torch.parent / "nvidia/cu13/include", headers / "nvidia/cu13/include")
+    includes = (f"-I{root / 'nvidia/cu13/include'}" for root in (torch.parent, folder / "crt"))
+    sources = sorted(HERE.glob("*.cpp"))
+    objects = [folder / f"{source.stem}.o" for source in sources]
+    _run(folder, "g++", "-std=c++17", "-Wall", *_FLAGS, "-c", *includes, *map(str, sources))
+    runtime, *others = LIBRARIES
+    write_sources(torch, folder, runtime, objects)
+    own = (*map(str, objects), "missing.cpp", "-ldl")
+    _run(folder, "g++", *_FLAGS, "-shared", "-o", runtime, *own, *_named(runtime))
+    c = ("gcc", "-w", *_FLAGS, "-shared")
+    _run(folder, *c, "-o", DRIVER, "cuda.c", f"-Wl,-soname,{DRIVER}", "-ldl")
+    for library in others:
+        _run(folder, *c, "-o", library, f"{_stem(library)}.c", *_named(library), f"./{runtime}")
 
 
 def _python312() -> str:
@@ -52,18 +68,6 @@ def _python312() -> str:
 def _pip(python: Path, *arguments: str) -> None:
     own = {name: text for name, text in os.environ.items() if name != "PIP_CONSTRAINT"}
     subprocess.run([python, "-m", "pip", arguments[0], "--quiet", *arguments[1:]], check=True, env=own)
-
-
-def _compile(folder: Path, *includes: Path) -> None:
-    flags = ("-O1", "-shared", "-fPIC", "-w")
-    runtime, *others = LIBRARIES
-    _run(
-        folder, "g++", *flags, "-I.", *(f"-I{one}" for one in includes), "-o", runtime,
-        str(HERE / "null_gpu.cpp"), *_named(runtime), "-ldl",
-    )  # fmt: skip
-    _run(folder, "gcc", *flags, "-o", DRIVER, "cuda.c", f"-Wl,-soname,{DRIVER}", "-ldl")
-    for library in others:
-        _run(folder, "gcc", *flags, "-o", library, f"{_stem(library)}.c", *_named(library), f"./{runtime}")
 
 
 def _named(library: str) -> tuple[str, str]:

@@ -1,13 +1,13 @@
-"""Writes the sources beside null_gpu.cpp: the rest of the CUDA runtime that torch asks for, the driver, which
-passes on to the runtime's library, and cuBLAS, whose products are counted."""
+"""Writes the sources that depend on torch: what the C++ files here lack of the CUDA runtime; the driver,
+which passes calls on to the runtime's library; and cuBLAS, whose products are counted."""
 
 from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-RUNTIME = Path(__file__).with_name("null_gpu.cpp")
 _COUNT = """\
 extern void null_gpu_count(const char *, void *);
 static void *stream;
@@ -15,9 +15,9 @@ static void *stream;
 #include <string.h>
 """
 _MISSING = """\
-extern "C" __attribute__((visibility("default"))) int {0}() {{
+extern "C" int {0}() {{
   fprintf(stderr, "NULL GPU: there is no {0}\\n");
-  return 801;
+  return 801; // cudaErrorNotSupported
 }}
 """
 _FORWARD = """\
@@ -31,6 +31,7 @@ __attribute__((constructor)) static void init(void) {{
   if (!library) abort();
 {1}}}
 """
+_EXPORTED = "{0} {{ global: cu*; __cuda*; null_gpu_count; local: *; }};\n"
 _MATMUL = """\
 int cublasLtMatmul(void *h, void *d, void *a, void *A, void *Ad, void *B, void *Bd, void *b, void *C,
                    void *Cd, void *D, void *Dd, void *l, void *w, size_t n, void *s) {
@@ -55,18 +56,18 @@ _OWN = {  # of cuBLAS, what more than returns 0
 }
 
 
-def write_sources(torch: Path, folder: Path, driver: str, runtime: str) -> None:
-    """For the installed package `torch`, into `folder`, in which `driver` and `runtime` will lie."""
-    asked, source = _asked(torch), RUNTIME.read_text("utf-8")
-    there = set(re.findall(r"\b(__?cuda\w+|cuda\w+|cu[A-Z]\w+)\(", source))
-    missing = sorted(asked[runtime] - there)
-    (folder / "missing.inc").write_text("".join(map(_MISSING.format, missing)))
-    (folder / "cuda.c").write_text(_driver(source, folder / runtime))
+def write_sources(torch: Path, folder: Path, runtime: str, objects: Sequence[Path]) -> None:
+    """For the installed package `torch`, into `folder`, where `objects` become the library `runtime`."""
+    asked, there = _asked(torch), _defined(objects)
+    missing = map(_MISSING.format, sorted(asked[runtime] - there))
+    (folder / "missing.cpp").write_text("#include <cstdio>\n" + "".join(missing))
+    driver = sorted(name for name in there if re.match("cu[A-Z]", name))
+    (folder / "cuda.c").write_text(_driver(driver, folder / runtime))
     for library in ("libcublas", "libcublasLt"):
         text = _COUNT + "\n".join(map(_cublas, sorted(asked[f"{library}.so.13"]))) + "\n"
         (folder / f"{library}.c").write_text(text)
     for library in ("libcudart", "libcublas", "libcublasLt"):
-        (folder / f"{library}.map").write_text(f"{library}.so.13 {{ global: *; }};\n")
+        (folder / f"{library}.map").write_text(_EXPORTED.format(f"{library}.so.13"))
 
 
 def _asked(torch: Path) -> dict[str, set[str]]:
@@ -80,8 +81,14 @@ def _asked(torch: Path) -> dict[str, set[str]]:
     return found
 
 
-def _driver(source: str, runtime: Path) -> str:
-    names = sorted(set(re.findall(r"^DRIVER (cu[A-Z]\w+)\(", source, re.MULTILINE)))
+def _defined(objects: Iterable[Path]) -> set[str]:
+    """The names of their functions."""
+    command = ["nm", "--defined-only", *map(str, objects)]
+    table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return set(re.findall(r" T (\w+)$", table, re.MULTILINE))
+
+
+def _driver(names: Sequence[str], runtime: Path) -> str:
     found = "".join(f'  p_{name} = dlsym(library, "{name}");\n' for name in names)
     return _DRIVER_HEAD + "".join(map(_FORWARD.format, names)) + _DRIVER_INIT.format(runtime, found)
 
