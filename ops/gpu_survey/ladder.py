@@ -70,7 +70,6 @@ LADDER: dict[str, tuple[Group, ...]] = {
         (_llama8b("plain", "decode", compile_model="off", cuda_graphs="off"),),
         (_llama8b("graphs-only", "decode", compile_model="off"),),
         (_llama8b("no-sharing", "shareddoc", shared_attention="off"),),
-        (_llama8b("no-flash", "document", flash_attention="off"),),
         (_llama8b("int8-kv", "decode,document", kv_dtype="int8"),),
     ),
     # Tuning of kernels.

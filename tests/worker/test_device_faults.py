@@ -39,23 +39,6 @@ async def test_a_fault_of_recorded_steps_costs_no_job_anything(
     assert reason == REASON
 
 
-async def test_what_is_found_to_be_wrong_in_service_is_told_and_kept_off(
-    client: AsyncClient, work: Work
-) -> None:
-    """The engine serves on; the one after it does not begin with what was wrong."""
-    reason = "cuda graphs off since a step has other logits"
-    async with work(graph_wrong=5, graph_fault=666, poison=20, step_s=0.002) as worker:
-        assert await answer(client, "w1", 10) == counted(2, 10)
-        assert worker.metric("engine_restarts_total") == 0
-        assert worker.metric("engine_fallbacks") == 1
-        await until(lambda: slower(client, reason))
-        ends = await client.submit("w663", max_tokens=5)
-        with pytest.raises(JobFailed):
-            await outcome(client, "w17", 5)
-        assert (await client.wait(ends.id, timeout_s=60)).text == counted(664, 5)
-        await until(lambda: slower(client, reason))
-
-
 async def test_a_fault_at_start_costs_what_was_being_tried(client: AsyncClient, work: Work) -> None:
     async with work(check_fault=1) as worker:
         assert await answer(client, "w1", 3) == counted(2, 3)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from millstream_worker.engine.protocol.config import EngineConfig
-from millstream_worker.engine.protocol.frames import Loading, Tried, stepping_down
+from millstream_worker.engine.protocol.frames import Loading, Tried
 from millstream_worker.engine_link.safe_mode import SafeMode
 
 GIVEN = EngineConfig("model")
 GRAPHS = {"cuda_graphs": "off"}
-CODE, KERNELS, FLASH = {"compile_model": "off"}, {"attention": "torch"}, {"flash_attention": "off"}
+CODE, KERNELS = {"compile_model": "off"}, {"attention": "torch"}
 CHOSEN = {"cuda_graphs": "on", "attention": "native"}  # by an operator
 
 Deaths = list[tuple[Tried | None, dict[str, str]]]  # what was tried then, and what is off from then on, too
@@ -32,7 +32,7 @@ Deaths = list[tuple[Tried | None, dict[str, str]]]  # what was tried then, and w
             [(Tried.ATTENTION, KERNELS), (Tried.COMPILE_MODEL, CODE), (Tried.COMPILE_MODEL, GRAPHS)],
         ),
         # The largest step costs one suspect after the other.
-        ({}, "", [(Tried.LARGEST_STEP, off) for off in (FLASH, CODE, KERNELS)]),
+        ({}, "", [(Tried.LARGEST_STEP, off) for off in (CODE, KERNELS)]),
     ],
 )
 def test_each_death_costs_something_until_nothing_is_left(
@@ -52,8 +52,7 @@ def test_each_death_costs_something_until_nothing_is_left(
 @pytest.mark.parametrize(
     ("tried", "without"),
     [
-        (Tried.FLASH_ATTENTION, FLASH),  # our kernels stay
-        (Tried.SAMPLING, {"sampling": "torch"}),
+        (Tried.COMPILE_MODEL, CODE),
         (Tried.CUDA_GRAPHS, GRAPHS),
     ],
 )
@@ -73,24 +72,7 @@ def test_reasons_say_what_is_off_and_since_when() -> None:
     ]
 
 
-def test_what_an_engine_has_stepped_down_from_is_kept_off() -> None:
-    mode = SafeMode(GIVEN)
-    assert mode.keep(Tried.COMPILE_MODEL, "other logits") == "compile model off since other logits"
-    assert mode.config == replace(GIVEN, compile_model="off")
-    assert mode.reasons == ["compile model off since other logits"]
-
-    named = SafeMode(replace(GIVEN, cuda_graphs="on"))
-    assert named.keep(Tried.CUDA_GRAPHS, "other logits") == "cuda graphs off since other logits"
-    assert named.config.cuda_graphs == "on", "the next one tries what the operator wants"
-    assert not named.reasons
-
-
 def test_what_an_engine_tries_is_read_from_its_reports() -> None:
     assert Loading(f"{Tried.ATTENTION} of triton").tried is Tried.ATTENTION
-    assert Loading(f"{Tried.FLASH_ATTENTION} for prompts").tried is Tried.FLASH_ATTENTION
     assert Loading("reading weights").tried is None
-    assert Loading("reading weights").stepped_down is None
-    down = Loading(stepping_down(Tried.CUDA_GRAPHS, "a: b"))
-    assert down.stepped_down == (Tried.CUDA_GRAPHS, "a: b")
-    assert down.tried is None
     assert all(hasattr(GIVEN, suspect.setting) for one in Tried for suspect in one.suspects)

@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from millstream_worker.engine.protocol.frames import Loading, Tried
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner.attention.triton.flash_prefill import MOST_CACHED
 from millstream_worker.engine.runner.kv.pool_size import BadKVMemory, step_bytes
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.profiling import largest_step, run_largest_step, step_needs
@@ -38,7 +37,7 @@ def test_the_largest_step_has_as_many_tokens_and_draws_as_any_may_have(
     if tokens <= rows * context // 2:
         assert plan.token_count == tokens
     chunks = slice(max(plan.decodes, 1), -1)
-    assert (plan.kv_lens[chunks] == np.minimum(plan.query_lens[chunks] * (1 + MOST_CACHED), context)).all()
+    assert (plan.kv_lens[chunks] == plan.query_lens[chunks]).all()
     assert plan.positions.max() == context - 1
     assert plan.positions.min() >= 0
     assert (plan.logit_indices == np.cumsum(plan.query_lens) - 1).all()

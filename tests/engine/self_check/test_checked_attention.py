@@ -13,7 +13,6 @@ import torch
 from support.engine.serving import serve
 from triton.runtime.errors import OutOfResources
 
-from millstream_worker.engine.protocol.frames import Loading, Tried
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
 from millstream_worker.engine.runner.kv.storage import KVStorage
@@ -87,38 +86,6 @@ def test_too_little_memory_is_no_reason_to_compute_more_slowly(loaded: LoadedMod
     assert (served.attention, served.attend_over) == ("triton", full)
     assert findings.checks == ["attention not checked: OutOfMemoryError: CUDA out of memory"]
     assert not findings.fallbacks
-
-
-@pytest.mark.parametrize("named", ["auto", "triton"])
-def test_what_can_fail_alone_goes_alone(named: str, loaded: LoadedModel) -> None:
-    """FlashAttention for prompts, whose part our own kernel can take; a death in its check is its own."""
-    said: list[str] = []
-    findings = Findings(said.append)
-    broken = replace(loaded, attention="triton", attend_over=Wrong, plainer=TorchAttention)
-    served = checked_attention(broken, named, 16, findings)
-    assert (served.attention, served.attend_over) == ("triton", TorchAttention)
-    [reason] = findings.fallbacks
-    assert [Loading(line).tried for line in said[:2]] == [Tried.ATTENTION, Tried.FLASH_ATTENTION]
-    assert reason.startswith("attention: our own kernel for prompts, not FlashAttention: attention of 4 ")
-    assert findings.checks[0].startswith("attention off by at most ")
-
-
-def test_if_the_plainer_one_fails_as_well_its_reason_is_told(loaded: LoadedModel) -> None:
-    findings = Findings(lambda _: None)
-    gcc = failing(RuntimeError("no gcc"))
-    served = checked_attention(
-        replace(loaded, attention="triton", attend_over=Wrong, plainer=gcc), "auto", 16, findings
-    )
-    assert served.attention == "torch"
-    assert findings.fallbacks == ["attention: plain PyTorch, slower than triton: RuntimeError: no gcc"]
-
-
-def test_the_plainer_one_must_be_right_although_the_other_is(loaded: LoadedModel) -> None:
-    """Recorded steps are computed by it."""
-    findings = Findings(lambda _: None)
-    broken = replace(loaded, attention="triton", attend_over=TorchAttention, plainer=Wrong)
-    assert checked_attention(broken, "auto", 16, findings).attention == "torch"
-    assert "float32 is off by 0.01 of the largest value" in findings.fallbacks[0]
 
 
 def test_what_is_right_is_said(checkpoint: Callable[[str], Path]) -> None:

@@ -102,7 +102,7 @@ def _fake_model(config: PretrainedConfig) -> load.LoadedModel:
     fuse(model, anatomy.siblings)
     return load.LoadedModel(
         model=model, logits=LogitsFunction(model), anatomy=anatomy, architecture=type(model).__name__,
-        attention="triton", attend_over=mock.Mock(), plainer=None, library=None, context_length=1, eos_ids=(),
+        attention="triton", attend_over=mock.Mock(), library=None, context_length=1, eos_ids=(),
         parameters=0, dtype=torch.bfloat16, weights="bfloat16", weight_bytes=0, device=_DEVICE,
     )  # fmt: skip
 

@@ -26,7 +26,7 @@ from support.engine.attention_step import Step
 # Bytes of shared memory that one program may have, by compute capability (CUDA C++ Programming Guide, 20).
 SHARED_BYTES = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
 _KERNELS = ("decode_kernel", "merge_kernel", "shared_kernel", "prefill_kernel", "store_kernel")
-_DRAW_KERNELS = ("draw_kernel", "weights_kernel")
+_DRAW_KERNELS = ("draw_kernel",)
 _POINTERS = {
     torch.float32: "*fp32",
     torch.bfloat16: "*bf16",
@@ -89,7 +89,6 @@ def launches_of_draws(rows: int, vocab_size: int, dtype: torch.dtype) -> list[La
         words = torch.empty(rows, -(-vocab_size // 32), dtype=torch.int32)
         draws.mask(logits, rows_of.to(torch.int32), words)
         draws.draw(logits, rows_of, settings, rows_of)
-        draws.weights(logits, settings[0])
     return found
 
 

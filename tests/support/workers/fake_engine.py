@@ -23,7 +23,7 @@ from typing import Any, get_type_hints
 from millstream_worker.engine.process import CannotLoad, serve
 from millstream_worker.engine.protocol.channel import Channel
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
-from millstream_worker.engine.protocol.frames import Tried, stepping_down
+from millstream_worker.engine.protocol.frames import Tried
 from millstream_worker.engine.protocol.outputs import Compiled, EngineStats, Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest
 
@@ -54,7 +54,6 @@ class Counting:
     stall: int = -1  # drawing this one stops the process, as a debugger would
     exhaust: int = -1  # drawing this one finds no memory
     graph_fault: int = -1  # sampling this one is a device fault, unless CUDA graphs are off
-    graph_wrong: int = -1  # sampling this one, CUDA graphs are found to be wrong, unless they are off
     check_fault: int = 0  # whether its start is a device fault, unless attention is plain PyTorch's
     device_fault: int = -1  # sampling this one is a device fault
     device_assert: int = -1  # sampling this one fails an assertion on the device
@@ -228,9 +227,6 @@ class CountingEngine:
     def _fault(self, token: int) -> None:
         if token == self.model.device_fault or (token == self.model.graph_fault and self.graphs):
             raise RuntimeError(DEVICE_FAULT)
-        if token == self.model.graph_wrong and self.graphs:
-            self.graphs = False
-            self.tell(stepping_down(Tried.CUDA_GRAPHS, "a step has other logits"))
         if token == self.model.device_assert:
             raise RuntimeError("CUDA error: device-side assert triggered")
 

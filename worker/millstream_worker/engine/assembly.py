@@ -22,7 +22,6 @@ from millstream_worker.engine.progress import Mark
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.runner.checkpoint.checkpoint import Checkpoint, CheckpointError, resolve
 from millstream_worker.engine.runner.checkpoint.vocabulary import read_vocabulary
-from millstream_worker.engine.runner.compiled.compile import restore_plain
 from millstream_worker.engine.runner.cuda_graphs import recording
 from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord
@@ -44,9 +43,7 @@ from millstream_worker.engine.runner.replay.cpu_replay import replayed, workspac
 from millstream_worker.engine.runner.runner import Launched, Runner
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
-from millstream_worker.engine.runner.self_check.draw_check import checked_draws
-from millstream_worker.engine.runner.self_check.findings import Findings
-from millstream_worker.engine.runner.shadow_check import ShadowCheck, wants_shadow
+from millstream_worker.engine.runner.self_check.findings import Findings, short
 
 _SHARING = {  # by backend: on the CPU two rows that share 192 tokens are read faster together already
     "triton": SharingCosts(),
@@ -86,10 +83,8 @@ def _build(
     loaded = _load(config, checkpoint, device, report, mark)
     findings = Findings(report)
     findings.fallbacks += loaded.fallbacks
-    if config.flash_attention == "off" and loaded.plainer is not None:
-        loaded = replace(loaded, attend_over=loaded.plainer, plainer=None)
     loaded = checked_attention(loaded, config.attention, config.block_size, findings, mark)
-    loaded = replace(loaded, draws=_draws(config, loaded, findings, mark))
+    loaded = replace(loaded, draws=_draws(config, loaded, findings))
     compilation = Compilation(config, loaded, findings, mark)
     compilation.at_start()
     room = _Room(loaded, records, report, mark)
@@ -177,12 +172,16 @@ class _Room:
         return pool_blocks(config.kv_memory, block_bytes, device, free=free_bytes(device), aside=needed)
 
 
-def _draws(config: EngineConfig, loaded: LoadedModel, findings: Findings, mark: Mark) -> TritonDraws | None:
+def _draws(config: EngineConfig, loaded: LoadedModel, findings: Findings) -> TritonDraws | None:
     """The kernel that draws, where kernels of our own are wanted and can run."""
     gpu = gpu_of(loaded.device)
-    if gpu is None or not gpu.runs_our_kernels or "torch" in (config.attention, config.sampling):
+    if gpu is None or not gpu.runs_our_kernels or config.attention == "torch":
         return None
-    return checked_draws(loaded.vocab_size, loaded.dtype, loaded.device, findings, mark=mark)
+    try:
+        return TritonDraws(loaded.vocab_size)
+    except (ImportError, ValueError) as error:
+        findings.fall_back(f"sampling: plain PyTorch, slower than one kernel: {short(error)}")
+        return None
 
 
 def _block_bytes(config: EngineConfig, loaded: LoadedModel) -> int:
@@ -192,17 +191,13 @@ def _block_bytes(config: EngineConfig, loaded: LoadedModel) -> int:
 def _forward(
     config: EngineConfig, limits: GraphLimits, eager: Eager, compilation: Compilation, findings: Findings
 ) -> Forward:
-    """How steps are computed: called from Python, or replayed where that is possible; on a GPU that nobody
-    has tested, with a check beside it."""
-    loaded, compiled = eager.loaded, compilation.done
-    model: Forward = eager
-    if recording.wanted(config.cuda_graphs, loaded.device):
-        model = _cuda_graphs(config, limits, eager, findings)
-    elif loaded.device.type == "cpu" and compiled:
-        model = replayed(eager, findings.report)
-    if wants_shadow(gpu_of(loaded.device), model, compiled=compiled):
-        return ShadowCheck(model, findings, partial(restore_plain, loaded) if compiled else None)
-    return model
+    """How steps are computed: called from Python, or replayed where that is possible."""
+    device = eager.loaded.device
+    if recording.wanted(config.cuda_graphs, device):
+        return _cuda_graphs(config, limits, eager, findings)
+    if device.type == "cpu" and compilation.done:
+        return replayed(eager, findings.report)
+    return eager
 
 
 def _cuda_graphs(config: EngineConfig, limits: GraphLimits, eager: Eager, findings: Findings) -> Forward:

@@ -13,8 +13,6 @@ from millstream_worker.engine.protocol.frames import Tried
 _SAFE = {
     "cuda_graphs": "off",
     "compile_model": "off",
-    "flash_attention": "off",
-    "sampling": "torch",
     "attention": "torch",
 }
 
@@ -43,15 +41,6 @@ class SafeMode:
         if changed:
             self.reasons.append(_line(changed, reason))
         return bool(changed)
-
-    def keep(self, stepped_down: Tried, reason: str) -> str:
-        """Have the next engines do without what the running one has stepped down from. Returns the line about
-        it."""
-        before, line = self.config, _line([stepped_down.setting], reason)
-        self.config = _without(before, stepped_down.setting)
-        if self.config != before:
-            self.reasons.append(line)
-        return line
 
 
 def _line(settings: list[str], reason: str) -> str:

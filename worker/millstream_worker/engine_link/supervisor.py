@@ -69,9 +69,6 @@ class EngineCallbacks(Protocol):
 
     def refused(self, refused: Refused) -> None: ...
 
-    def slower(self, fallbacks: tuple[str, ...]) -> None:
-        """The engine has found something to be wrong and does without it: all that is slower now."""
-
     def compiled(self, compiled: Compiled) -> None: ...
 
     def gone(self) -> None:
@@ -184,8 +181,6 @@ class Supervisor:
             case Silence(seconds) if seconds >= self._longest_silence_s:
                 _log.error("engine sends nothing; it is killed", silent_s=round(seconds))
                 link.kill()
-            case Loading() if self._engine.up and frame.stepped_down:
-                self._step_down(*frame.stepped_down)
             case Loading(message) if self._engine.up:
                 self._aside = True
                 _log.info("engine pauses", step=message)
@@ -230,12 +225,6 @@ class Supervisor:
             return
         self._engine.plug(link)
         self._queue.engine_ready()
-
-    def _step_down(self, tried: Tried, reason: str) -> None:
-        line = self._safe_mode.keep(tried, reason)
-        _log.warning("the engine computes more slowly from now on", reason=line)
-        self._fallbacks = (*self._fallbacks, line)
-        self._callbacks.slower(self._fallbacks)
 
     def _died(self, exit_: str, lost: Sequence[Job]) -> None:
         """`lost`: the jobs that it had."""

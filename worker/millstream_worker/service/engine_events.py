@@ -5,7 +5,6 @@ served model.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from millstream_worker.delivery import OutputProcessor
 from millstream_worker.engine.protocol.config import EngineInfo
@@ -56,11 +55,6 @@ class EngineEvents:
 
     def refused(self, refused: Refused) -> None:
         self._output.refused(refused)
-
-    def slower(self, fallbacks: tuple[str, ...]) -> None:
-        served = self._model.get()
-        self._metrics.engine_slower(len(fallbacks))
-        self._model.publish(replace(served, info=replace(served.info, fallbacks=fallbacks)))
 
     def compiled(self, compiled: Compiled) -> None:
         self._output.compiled(compiled)

@@ -27,8 +27,6 @@ class EngineConfig:
     prefix_cache: bool = True
     prefix_scope: str = "tenant"  # tenant | all: sharing within one salt, or between all requests
     attention: str = "auto"  # auto | torch | native | triton
-    flash_attention: str = "auto"  # auto | off: torch's, for prompts; off in a safer engine only
-    sampling: str = "auto"  # auto | torch; torch in a safer engine only
     speculate: str = "auto"  # auto | off | always: draft tokens, where they pay
     cuda_graphs: str = "auto"  # auto | on | off
     compile_model: str = "auto"  # auto | on | off; auto: on a GPU; on the CPU once it has been busy for long

@@ -10,7 +10,6 @@ end. Neither side waits for the other.
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass, replace
@@ -58,8 +57,6 @@ class Tried(StrEnum):
     settings are."""
 
     ATTENTION = "checking attention"
-    FLASH_ATTENTION = "checking FlashAttention"
-    SAMPLING = "checking sampling"
     COMPILE_MODEL = "compiling the model"
     LARGEST_STEP = "measuring the largest step"
     CUDA_GRAPHS = "recording CUDA graphs"
@@ -73,16 +70,8 @@ class Tried(StrEnum):
     def suspects(self) -> tuple[Tried, ...]:
         """What may be at fault when an engine dies while it tries this: the likeliest first."""
         if self is Tried.LARGEST_STEP:  # whose sizes nothing has computed before
-            return Tried.FLASH_ATTENTION, Tried.COMPILE_MODEL, Tried.ATTENTION
+            return Tried.COMPILE_MODEL, Tried.ATTENTION
         return (self,)
-
-
-_STEPPED_DOWN = re.compile(r"from now on without (\w+): (.+)")
-
-
-def stepping_down(tried: Tried, reason: str) -> str:
-    """The report of an engine that serves, and does without something from now on."""
-    return f"from now on without {tried.setting}: {reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +82,6 @@ class Loading:
     def tried(self) -> Tried | None:
         """What the engine is about to try."""
         return next((one for one in Tried if self.message.startswith(one)), None)
-
-    @property
-    def stepped_down(self) -> tuple[Tried, str] | None:
-        """What the engine does without from now on, and why."""
-        found = _STEPPED_DOWN.fullmatch(self.message)
-        return (Tried[found[1].upper()], found[2]) if found else None
 
 
 @dataclass(frozen=True, slots=True)

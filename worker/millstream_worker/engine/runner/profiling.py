@@ -11,7 +11,6 @@ import torch
 from millstream_worker.engine.brain.batch.plan import Plan, RowLoad, TokenMasks, packed_plan
 from millstream_worker.engine.protocol.frames import Tried
 from millstream_worker.engine.protocol.request import SamplingSpec
-from millstream_worker.engine.runner.attention.triton.flash_prefill import MOST_CACHED
 from millstream_worker.engine.runner.forward import Eager
 from millstream_worker.engine.runner.kv.pool_size import BadKVMemory, step_bytes
 from millstream_worker.engine.runner.kv.storage import KVStorage
@@ -90,17 +89,14 @@ def run_largest_step(
 
 
 def largest_step(tokens: int, rows: int, *, context: int, block_size: int, vocab_size: int) -> Plan:
-    """One half of the rows decodes, the other has the rest of the tokens, in chunks of like size, with as
-    much in the cache as attention may gather. One row of each kind ends where the context does: more would
-    take longer, and no more memory. All blocks are block 0.
+    """One half of the rows decodes, the other has the rest of the tokens, in chunks of like size. One row of
+    each kind ends where the context does: more would take longer, and no more memory. All blocks are block 0.
     """
     rows = min(rows, tokens)
     decodes = rows // 2
     chunks = [len(part) for part in np.array_split(np.arange(tokens - decodes), rows - decodes)]
     lens = [1] * decodes + [min(chunk, context) for chunk in chunks]
-    cached = np.array(lens) * MOST_CACHED
-    cached[:decodes] = 0
-    ends = np.minimum(lens + cached, context)
+    ends = np.array(lens)
     ends[[0, -1]] = context
     table = np.zeros((rows, -(-context // block_size)), np.int32)
     plan = packed_plan(lens, ends, table, block_size, samples=True)

@@ -8,8 +8,8 @@ import torch
 
 GIB = 2**30
 _AMPERE = (8, 0)  # the first with bfloat16, and with copies that run beside tensor cores
-# Compute capabilities of GPUs on which tests/gpu/survey.py has found everything right. That our kernels were
-# compiled for one says what they take, not that they are right there. Nobody has run it on any yet.
+# Compute capabilities of GPUs on which the first step of ops/gpu_survey has found everything right. That our
+# kernels were compiled for others says what they take there, not that they are right.
 _TESTED = frozenset({(9, 0)})
 _OWN_BYTES = 2 * GIB  # taken by the driver and this process' context, at the most
 
@@ -29,7 +29,7 @@ class Gpu:
 
     @property
     def tested(self) -> bool:
-        """Whether somebody has run the engine on one like it, and found everything right."""
+        """Whether the engine has run on one like it, and everything was right."""
         return not self.rocm and self.capability in _TESTED
 
     @property
@@ -48,6 +48,11 @@ class Gpu:
                 "takes half of its memory), and attention is PyTorch's, which is slow".format(
                     *self.capability
                 )
+            )
+        elif not self.rocm and not self.tested:
+            found.append(
+                "compute capability {}.{}: nobody has run our kernels on it; attention is checked at "
+                "start".format(*self.capability)
             )
         if " MIG " in f" {self.name} ":
             found.append(f"a MIG instance: the worker sees {self.total / GIB:.1f} GiB of the GPU")

@@ -28,7 +28,6 @@ class AttentionChoice:
     build: Callable[[KVStorage], AttentionBackend]
     library: Library | None = None  # native's, which multiplies matrices as well
     fallback: bool = False  # a faster one cannot be had
-    plainer: Callable[[KVStorage], AttentionBackend] | None = None  # the same with less that can fail
 
 
 def choose(
@@ -43,7 +42,7 @@ def choose(
         return AttentionChoice("torch", reason.format(*gpu.capability), TorchAttention, fallback=True)
     if device.type == "cuda" and name in ("auto", "triton"):
         os.environ.setdefault("TRITON_CACHE_DIR", str(cache_folder(cache_dir) / "triton"))  # Triton reads it
-        return AttentionChoice("triton", "Triton kernels on CUDA", _triton, plainer=_triton_alone)
+        return AttentionChoice("triton", "Triton kernels on CUDA", _triton)
     if name == "triton":
         raise ValueError(
             f"attention 'triton' needs a CUDA device, this is {device.type}; use 'native', 'torch' or 'auto'"
@@ -81,14 +80,9 @@ def _on_the_cpu(name: str, dtype: torch.dtype, cache: Path) -> AttentionChoice:
     return AttentionChoice("native", reason, lambda storage: NativeAttention(storage, library), library)
 
 
-def _triton_alone(storage: KVStorage) -> AttentionBackend:
-    """Without torch's FlashAttention."""
-    return _triton(storage, flash=False)
-
-
-def _triton(storage: KVStorage, *, flash: bool = True) -> AttentionBackend:
+def _triton(storage: KVStorage) -> AttentionBackend:
     from millstream_worker.engine.runner.attention.triton.triton_backend import (
         TritonAttention,  # needs triton
     )
 
-    return TritonAttention(storage, flash=flash)
+    return TritonAttention(storage)

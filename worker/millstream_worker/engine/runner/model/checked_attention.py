@@ -8,10 +8,8 @@ from dataclasses import replace
 import torch
 
 from millstream_worker.engine.protocol.frames import Tried
-from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
 from millstream_worker.engine.runner.device.gpu import settle
-from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.self_check.attention_check import check_attention
 from millstream_worker.engine.runner.self_check.attention_steps import CONTEXTS, SHORT_CONTEXTS
@@ -25,41 +23,29 @@ def checked_attention(
     findings: Findings,
     mark: Callable[[], None] = lambda: None,
 ) -> LoadedModel:
-    """Returns the model, with PyTorch's attention where its own fails in whatever way, or its own with less
-    that can fail where that is enough. Raises ValueError if the one that fails is what the operator has
-    `named` ("auto": nothing)."""
+    """Returns the model, with PyTorch's attention where its own fails in whatever way. Raises ValueError if
+    the one that fails is what the operator has `named` ("auto": nothing)."""
     if loaded.attention == "torch":
         return loaded
-    tried = [f"{Tried.ATTENTION} of {loaded.attention}", f"{Tried.FLASH_ATTENTION} for prompts"]
     contexts = SHORT_CONTEXTS if loaded.device.type == "cpu" else CONTEXTS
     given = (loaded.layer_specs, loaded.dtype, loaded.device, block_size, contexts, mark)
-    backends = [*([loaded.plainer] if loaded.plainer else []), loaded.attend_over]
-    right: Callable[[KVStorage], AttentionBackend] | None = None
-    worst, reason = 0.0, ""
-    # Recorded steps are the plainer one's, whatever the other is.
-    for line, attend_over in zip(tried, backends, strict=False):
-        findings.report(line)
-        try:
-            worst = max(worst, check_attention(attend_over, *given))
-        except (MemoryError, torch.OutOfMemoryError) as error:
-            findings.unchecked("attention", short(error))
-            return loaded
-        except Exception as error:  # of a compiler, a driver, a library, or a mismatch
-            settle(loaded.device)
-            reason = short(error)
-            if named != "auto" and right is None:
-                raise ValueError(
-                    f"attention {named!r} does not work here: {reason}; use 'torch' or 'auto'"
-                ) from error
-            break
-        right = attend_over
-    if right is None:
+    findings.report(f"{Tried.ATTENTION} of {loaded.attention}")
+    try:
+        worst = check_attention(loaded.attend_over, *given)
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        findings.unchecked("attention", short(error))
+        return loaded
+    except Exception as error:  # of a compiler, a driver, a library, or a mismatch
+        settle(loaded.device)
+        reason = short(error)
+        if named != "auto":
+            raise ValueError(
+                f"attention {named!r} does not work here: {reason}; use 'torch' or 'auto'"
+            ) from error
         findings.fall_back(f"attention: plain PyTorch, slower than {loaded.attention}: {reason}")
         return _with_torch(loaded)
     findings.passed("attention", worst)
-    if reason:
-        findings.fall_back(f"attention: our own kernel for prompts, not FlashAttention: {reason}")
-    return replace(loaded, attend_over=right)
+    return loaded
 
 
 def _with_torch(loaded: LoadedModel) -> LoadedModel:

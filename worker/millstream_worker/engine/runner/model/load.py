@@ -53,7 +53,6 @@ class LoadedModel:
     architecture: str
     attention: str  # backend: torch | native | triton
     attend_over: Callable[[KVStorage], AttentionBackend]  # makes the backend
-    plainer: Callable[[KVStorage], AttentionBackend] | None  # makes it with less that can fail
     library: Library | None  # native code, on a CPU that has a compiler
     context_length: int  # most tokens of a row
     eos_ids: tuple[int, ...]
@@ -64,7 +63,7 @@ class LoadedModel:
     device: torch.device
     notes: tuple[str, ...] = ()  # what the operator should know
     fallbacks: tuple[str, ...] = ()  # those of the notes that say what is slower than it could be
-    draws: TritonDraws | None = None  # samples on a GPU whose check it has passed
+    draws: TritonDraws | None = None  # samples on a GPU
 
     @property
     def layer_specs(self) -> tuple[LayerSpec, ...]:
@@ -135,7 +134,6 @@ def load_model(
         architecture=type(model).__name__,
         attention=chosen.name,
         attend_over=chosen.build,
-        plainer=chosen.plainer,
         library=chosen.library,
         context_length=context_length,
         eos_ids=end_ids(folder, config),

@@ -6,8 +6,9 @@ By id: once for the highest logit, once for the sums of blocks of weights, and o
 By rank: weights are whole numbers in float32, whose bits are in the order of the weights. A row's weights are
 counted and summed in bins, 64 for each power of two; the bin in which a running sum reaches what is looked
 for, unless its weights are equal, as they mostly are of logits in 16 bits, is counted again in 4096 bins, and
-one of those, unless it holds a single token, in bins of one weight each. This finds the end of the top k, then that of the nucleus, then the token, whose id takes a last look at
-the row. Tokens that can be none of those are not counted: atomic additions are slow.
+one of those, unless it holds a single token, in bins of one weight each. This finds the end of the top k,
+then that of the nucleus, then the token, whose id takes a last look at the row. Tokens that can be none of
+those are not counted: atomic additions are slow.
 """
 
 # Triton's types are none of Python's:
@@ -289,23 +290,3 @@ def draw_kernel(
             token = draw_by_id(row, peak, temperature, least, noise, VOCAB, BITS, BLOCKS)
     tl.store(tokens + draw, token)
     tl.store(non_finite + draw, sound == 0)
-
-
-@triton.jit
-def weights_kernel(
-    logits,  # [rows, VOCAB]
-    temperatures,  # [rows] float64
-    out,  # [rows, VOCAB] int64
-    row_stride,
-    VOCAB: tl.constexpr,
-    BITS: tl.constexpr,
-):
-    """For checks: the weights that are drawn from; of sound rows."""
-    row = tl.program_id(0).to(tl.int64)
-    temperature = tl.load(temperatures + row).to(tl.float32)
-    logits += row * row_stride
-    peak = tl.max(highest_logits(logits, VOCAB), 0)
-    for start in range(0, VOCAB, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        weights = load_weights(logits, start, peak, temperature, VOCAB, BITS).to(tl.int64)
-        tl.store(out + row * VOCAB + place, weights, mask=place < VOCAB)

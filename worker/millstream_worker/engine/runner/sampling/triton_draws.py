@@ -9,7 +9,7 @@ from millstream_worker.engine.runner.sampling.draw import weight_bits
 
 _MOST_TOKENS = 2**19  # of a vocabulary: mantissas of so many weights can be added up beside their number
 _LEAST_BLOCKS = 16
-_OPTIONS = {"num_warps": 32}  # with 64 registers each, which hold a block's sums; one program a processor
+_OPTIONS = {"num_warps": 16}  # of programs of which a processor has two, as one often waits
 
 
 class TritonDraws:
@@ -48,14 +48,6 @@ class TritonDraws:
         programs = len(rows), -(-self._vocab_size // self._masking.BLOCK.value)
         given = logits, rows, bits, logits.stride(0), bits.shape[1]
         self._masking.mask_kernel[programs](*given, VOCAB=self._vocab_size)
-
-    def weights(self, logits: Tensor, temperature: Tensor) -> Tensor:
-        """Integer weights [L, V] of logits [L, V] at temperatures [L] (float64), as `draw` has them."""
-        logits = _dense(logits)
-        weights = torch.empty(logits.shape, dtype=torch.int64, device=logits.device)
-        kernel = self._kernels.weights_kernel[len(logits),]
-        kernel(logits, temperature, weights, logits.stride(0), **self._sizes, **_OPTIONS)
-        return weights
 
 
 def _dense(logits: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from millstream_worker.engine.protocol.frames import Tried, stepping_down
 from millstream_worker.engine.runner.self_check.deviation import Mismatch
 
 _MOST = 300  # characters of a reason
@@ -32,10 +31,6 @@ class Findings:
     def fall_back(self, line: str) -> None:
         self.fallbacks.append(line)
         self.report(line)
-
-    def step_down(self, tried: Tried, reason: str) -> None:
-        """Report that something that passed its check at start is no longer used."""
-        self.report(stepping_down(tried, reason))
 
 
 def short(error: Exception) -> str:

@@ -108,6 +108,11 @@ class LayerLaunch:
         return 4 if self._int8 else 3
 
     @property
+    def warps(self) -> int:
+        """Of a program that computes one row, which waits for its keys: the fewer, the more such programs."""
+        return 2 if self.query.element_size() == 2 and not self._int8 else 4
+
+    @property
     def _int8(self) -> bool:
         return self.spec.kv_format is KVFormat.INT8
 
@@ -164,6 +169,7 @@ def decode(launch: LayerLaunch) -> None:
         spec.scale,
         *launch.strides,
         ROWS=padded(launch.group, LEAST_DOT),
+        num_warps=launch.warps,
         num_stages=launch.stages,
         **launch.shape,
         SINKS=launch.sinks is not None,

@@ -44,11 +44,8 @@ class StepLayout:
         """And where each computes a tile, which is so much that half as many do."""
         return max(1, self.programs // 2 // self.shape.kv_heads)
 
-    def arrays(self, plan: Plan, prompts: Int64 | None = None) -> tuple[Vectors, dict[str, int]]:
-        """A step's vectors and numbers by the names of `DeviceStep`'s fields. `prompts`: the segments that do
-        not decode and are our kernel's; None: all of them."""
-        if prompts is None:
-            prompts = np.arange(plan.decodes, len(plan.query_lens))
+    def arrays(self, plan: Plan) -> tuple[Vectors, dict[str, int]]:
+        """A step's vectors and numbers by the names of `DeviceStep`'s fields."""
         vectors: Vectors = {
             "slots": plan.slot_mapping[self.shape.group],
             "tables": plan.block_tables[self.shape.group],
@@ -58,7 +55,7 @@ class StepLayout:
             "members": plan.prefix_group_segments,
         }
         decode, decode_partials = self._decode(plan)
-        prefill, prefill_partials = self._prefill(plan, prompts)
+        prefill, prefill_partials = self._prefill(plan)
         return vectors | decode | prefill, {
             "decodes": plan.decodes,
             "decode_partials": decode_partials,
@@ -134,8 +131,9 @@ class StepLayout:
         shared_parts = _rows(places[parts.runs], members[parts.runs], parts.begins, parts.ends, parts.numbers)
         return lens, counts, shared_parts
 
-    def _prefill(self, plan: Plan, prompts: Int64) -> tuple[Vectors, int]:
+    def _prefill(self, plan: Plan) -> tuple[Vectors, int]:
         """Those parts come first that see most keys, so that none of them is computed alone at the end."""
+        prompts = np.arange(plan.decodes, len(plan.query_lens))
         if not len(prompts):
             return {name: _none(name) for name in ("prefill_parts", "prefill_merges")}, 0
         lens = plan.query_lens[prompts]

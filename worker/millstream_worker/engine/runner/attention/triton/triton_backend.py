@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.interface import StaticSize, StaticStep
-from millstream_worker.engine.runner.attention.triton import flash_prefill, launches
+from millstream_worker.engine.runner.attention.triton import launches
 from millstream_worker.engine.runner.attention.triton.device_step import DeviceStep
-from millstream_worker.engine.runner.attention.triton.flash_prefill import FlashStep
 from millstream_worker.engine.runner.attention.triton.held_step import HeldStep
 from millstream_worker.engine.runner.attention.triton.step_layout import StepLayout
 from millstream_worker.engine.runner.device.transfer import together
@@ -30,15 +28,12 @@ _PROGRAMS_PER_PROCESSOR = 4
 class TritonAttention:
     """`AttentionBackend` over one storage. What `attend` launches depends on the step's numbers and on the
     sizes of its tensors alone, so that a graph captured with a step serves every step whose vectors are put
-    into the same places. `programs`: of a kernel, that keep the device busy; None: as it says itself.
-    `flash`: torch's FlashAttention takes the part of prompts that it can, in steps that are not recorded."""
+    into the same places. `programs`: of a kernel, that keep the device busy; None: as it says itself."""
 
-    def __init__(self, storage: KVStorage, programs: int | None = None, *, flash: bool = True) -> None:
+    def __init__(self, storage: KVStorage, programs: int | None = None) -> None:
         self._storage = storage
         self._shapes = [layer.shape for layer in storage.layers]
         self._steps: dict[LayerSpec, DeviceStep] = {}
-        self._flash = flash_prefill.choose(storage) if flash else [None] * len(storage.layers)
-        self._flash_steps: dict[int, FlashStep] = {}
         self._tables: dict[int, Tensor] = {}
         if programs is None:
             programs = _PROGRAMS_PER_PROCESSOR * _processors(storage.device)
@@ -47,22 +42,13 @@ class TritonAttention:
         ]
 
     def begin(self, plan: Plan) -> None:
-        taken = flash_prefill.taken(plan)
-        shapes = {shape for shape, attend in zip(self._shapes, self._flash, strict=True) if attend}
-        left = plan.decodes + np.flatnonzero(~taken)
-        laid_out = [layout.arrays(plan, left if layout.shape in shapes else None) for layout in self._layouts]
-        groups = sorted({shape.group for shape in shapes}) if taken.any() else []
-        flash = [flash_prefill.arrays(plan, group, self._storage.block_size) for group in groups]
+        laid_out = [layout.arrays(plan) for layout in self._layouts]
         arrays = [array for named, _ in laid_out for array in named.values()]
-        tensors = iter(together([*arrays, *(array for one in flash for array in one)], self._storage.device))
+        tensors = iter(together(arrays, self._storage.device))
         self._steps = {}
         for layout, (named, numbers) in zip(self._layouts, laid_out, strict=True):
             fields: dict[str, Any] = {name: next(tensors) for name in named}
             self._steps[layout.shape] = DeviceStep(**fields | numbers)
-        self._flash_steps = {
-            group: flash_prefill.flash_step(plan, [next(tensors) for _ in one])
-            for group, one in zip(groups, flash, strict=True)
-        }
 
     def reserve(self, size: StaticSize) -> HeldStep:
         tables = {shape.group: self._table(shape.group, size) for shape in self._shapes}
@@ -70,21 +56,18 @@ class TritonAttention:
 
     def hold(self, step: StaticStep) -> None:
         assert isinstance(step, HeldStep), "a step of another backend"
-        self._steps, self._flash_steps = step.steps, {}
+        self._steps = step.steps
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None
     ) -> Tensor:
         spec, step = self._storage.layers[layer], self._steps[self._shapes[layer]]
-        flash, flash_step = self._flash[layer], self._flash_steps.get(spec.group)
         query = query.to(self._storage.dtype)
         out = query.new_empty(len(query), spec.heads, spec.value_dim)
         launch = launches.LayerLaunch(self._storage, layer, step, query, sinks, out)
         launches.store(launch, key, value)
         if step.decodes:
             launches.decode(launch)
-        if flash and flash_step:
-            flash_prefill.prefill(flash, flash_step, launch, key, value)
         if len(step.prefill_parts):
             launches.prefill(launch)
         return out
