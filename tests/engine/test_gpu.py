@@ -19,11 +19,11 @@ T4 = Gpu("Tesla T4", (7, 5), 15 * GIB, 14 * GIB)
         (Gpu("AMD Instinct MI300X", (9, 4), 191 * GIB, 190 * GIB, "6.4"), ["ROCm: no such device"]),
         (
             Gpu("NVIDIA A100 MIG 1g.10gb", (8, 0), 10 * GIB, 9 * GIB),
-            ["a MIG instance: the worker sees 10.0 GiB"],
+            ["compute capability 8.0: nobody", "a MIG instance: the worker sees 10.0 GiB"],
         ),
         (
             Gpu("NVIDIA L4", (8, 9), 22 * GIB, 4 * GIB),
-            ["others hold 18.0 GiB of this GPU; kv_memory"],
+            ["compute capability 8.9: nobody", "others hold 18.0 GiB of this GPU; kv_memory"],
         ),
     ],
 )

@@ -307,7 +307,8 @@ def test_256_rows_of_128k_logits_of_a_model_in_bfloat16_take_less_than_0_8_gb(
     spec: SamplingSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, vocab = 2, 128_256
-    logits = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(0)).bfloat16().float()
+    logits = 3 * torch.randn(rows, vocab, generator=torch.Generator().manual_seed(0))
+    logits = logits.bfloat16().float()
     own = np.array([slot_settings.settings_of(spec, vocab)] * rows)
     uniforms = np.random.default_rng(0).random(rows)
     totals = moved(monkeypatch)
