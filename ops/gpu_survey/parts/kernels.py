@@ -44,8 +44,11 @@ _TINY: dict[str, Rows] = {"decode 2 x 20": [(19, 1)] * 2, "prefill 1 x 20": [(0,
 _TINY_LAYER = LayerSpec(2, 1, 16, 16, 0.25)
 # What a launch gets in place of its own; PREFILL_QUERIES of `tile_sizes`.
 DECODE_VARIANTS: tuple[dict[str, int], ...] = (
-    {"num_warps": 2}, {"num_warps": 8}, {"num_stages": 2}, {"num_stages": 4}, {"KEYS": 32}, {"KEYS": 128},
+    {"num_warps": 1}, {"num_warps": 4}, {"num_stages": 2}, {"num_stages": 4}, {"KEYS": 32}, {"KEYS": 128},
     {"KEYS": 128, "num_stages": 2},
+)  # fmt: skip
+INT8_VARIANTS: tuple[dict[str, int], ...] = (
+    {"num_warps": 1}, {"num_warps": 2}, {"num_warps": 8}, {"num_stages": 3}, {"KEYS": 64, "num_warps": 8},
 )  # fmt: skip
 PREFILL_VARIANTS: tuple[dict[str, int], ...] = (
     {"num_warps": 4}, {"num_stages": 2}, {"num_stages": 4}, {"KEYS": 128, "num_stages": 2},
@@ -71,14 +74,18 @@ def variants(survey: Survey) -> None:
         with _launched(PREFILL_QUERIES=64, num_warps=4):
             survey.attempt("tiny", partial(_timed, survey, _TINY["prefill 1 x 20"]))
         return
-    for cases, ways in ((DECODE, DECODE_VARIANTS), (PREFILL, PREFILL_VARIANTS)):
+    plain, int8 = KVFormat.AS_COMPUTED, KVFormat.INT8
+    coded = {name: DECODE[name] for name in INT8 if name in DECODE}
+    for cases, kv_format, ways in (
+        (DECODE, plain, DECODE_VARIANTS),
+        (PREFILL, plain, PREFILL_VARIANTS),
+        (coded, int8, INT8_VARIANTS),
+    ):
         for way in ways:
-            words = ", ".join(f"{key} {value}" for key, value in way.items())
+            words = ", ".join([kv_format.value, *(f"{key} {value}" for key, value in way.items())])
             with _launched(**way):
                 for name, rows in cases.items():
-                    survey.attempt(f"{name}, {words}", partial(_timed, survey, rows))
-                if cases is DECODE:
-                    survey.attempt(f"shared, {words}", partial(_shared, survey))
+                    survey.attempt(f"{name}, {words}", partial(_timed, survey, rows, kv_format))
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,7 @@ def store(launch: LayerLaunch, key: Tensor, value: Tensor) -> None:
         KV_HEADS=launch.spec.kv_heads,
         GROUP=launch.group,
         **launch.sizes,
+        num_warps=1,  # a program has two vectors: more of them are under way at a time
         enable_fp_fusion=False,  # else codes are not those of PyTorch, to the last bit
     )
 
