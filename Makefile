@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CODE := producer worker tests ops
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slow avx2 chaos fuzz conformance lint type floors check bench gpu-matrix format clean
+.PHONY: help setup demo test slow avx2 chaos fuzz conformance lint type floors check bench gpu-matrix null-gpu format clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
@@ -84,6 +84,9 @@ bench: $(STAMP) ## Measure: brain, front, engine, queued, in some minutes (ops/b
 
 gpu-matrix: $(STAMP) ## What the Triton kernels take of each kind of GPU, without one: ops/bench/kernels.csv
 	@PYTHONPATH=tests $(BIN)/python -m support.engine.kernel_matrix
+
+null-gpu: ## Build the null GPU, 5 GB: the CUDA path without a GPU (ops/first_light.md)
+	@$(PYTHON) -m ops.gpu_survey.null_gpu
 
 format: $(STAMP) ## Format the code
 	@$(BIN)/ruff format $(CODE)

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     run.add_argument("step", choices=[*LADDER])
     run.add_argument("--device", choices=("cuda", "null", "cpu"), default="cuda")
     run.add_argument("--parts", default="", help="only these, separated by commas")
-    run.add_argument("--seconds", type=float, default=340.0, help="for all parts together")
+    run.add_argument("--seconds", type=float, default=340.0, help="for all parts together, on a GPU")
     run.add_argument("--out", type=Path, default=_OUT, help="folder of the report; $OUT or %(default)s")
     commands.add_parser("list")
     pack = commands.add_parser("pack")
@@ -63,14 +63,10 @@ def _run(options: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return 2
     tell = partial(print, flush=True)
+    # A copy of the working tree on a GPU's machine is none of git's.
+    commit = (options.device == "cuda" and carried.packed_commit()) or carried.commit()
     with tempfile.TemporaryDirectory(prefix="gpu-survey-") as folder:
-        report = Report(
-            options.step,
-            options.device,
-            carried.commit(),
-            Path(folder),
-            options.out,
-        )
+        report = Report(options.step, options.device, commit, Path(folder), options.out)
         environment = carried.part_environment(carried.unpack() if options.device == "cuda" else [])
         StepRun(options.device, options.seconds, Path(folder), environment, report, tell).run(groups)
     tell("\n".join(report.summary()))
@@ -95,7 +91,7 @@ def _pack(options: argparse.Namespace) -> int:
         shutil.rmtree(scratch(), ignore_errors=True)
         # Compiled layers are found again by the name of the card, kernels are not.
         for card, parts in (({}, ""), (H200, "warm8b,warm06b")):
-            step = argparse.Namespace(step="warm", parts=parts, seconds=3000.0, out=_OUT)
+            step = argparse.Namespace(step="warm", parts=parts, seconds=600.0, out=_OUT)
             _run_on_null_gpu(step, card)
         carried.pack_cache()
     print(f"take {carried.CARRIED} along; there: python3 -m ops.gpu_survey run 1")

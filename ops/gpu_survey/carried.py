@@ -33,12 +33,20 @@ _SOURCES = ("worker", "producer", "tests")
 _PLATFORMS = ("2_28", "2_27", "2_17", "2_31")  # of glibc
 
 
-def commit(carried: Path = CARRIED) -> str:
-    """The working tree's, as git describes it; where there is no git, as it was packed."""
+def commit() -> str:
+    """The working tree's, as git describes it; "unknown" where there is no git."""
     command = ["git", "describe", "--always", "--dirty"]
-    asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "unknown"
+    return asked.stdout.strip() or "unknown"
+
+
+def packed_commit(carried: Path = CARRIED) -> str:
+    """That of the working tree in which `pack` has run; "" without."""
     noted = carried / COMMIT
-    return asked.stdout.strip() or (noted.read_text().strip() if noted.exists() else "unknown")
+    return noted.read_text().strip() if noted.exists() else ""
 
 
 def pack(more: Sequence[str], carried: Path = CARRIED) -> None:

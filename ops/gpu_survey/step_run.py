@@ -19,7 +19,7 @@ from ops.gpu_survey.survey import ENDS, QUIET
 
 _LEAST_S = 6.0  # a process that imports torch finds nothing in less
 _POLL_S = 0.1
-_SLOWER = 5  # than a GPU's machine, where there is none
+_SLOWER = 5  # a machine without a GPU, which may have few cores
 
 
 @dataclass(slots=True, eq=False)
@@ -50,17 +50,18 @@ class _Running:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepRun:
-    """`device`: cuda, cpu or null. `scratch`: where the parts write. `environment`: of their processes."""
+    """`device`: cuda, cpu or null, where limits are longer than on a GPU's machine. `scratch`: where the parts
+    write. `environment`: of their processes."""
 
     device: str
-    seconds: float  # for all parts together
+    seconds: float  # for all parts together, on a GPU's machine
     scratch: Path
     environment: Mapping[str, str]
     report: Report
     tell: Callable[[str], object]
 
     def run(self, groups: Iterable[Group]) -> None:
-        deadline = time.monotonic() + self.seconds
+        deadline = time.monotonic() + self._longer(self.seconds)
         for group in groups:
             self._run_group(group, deadline)
         self.report.write()
@@ -86,7 +87,7 @@ class StepRun:
 
     def _start(self, part: Part, left_s: float, quiet: Path) -> _Running:
         self.tell(f"== {part.name}")
-        limit_s = min(part.limit_s * (1 if self.device == "cuda" else _SLOWER), left_s)
+        limit_s = min(self._longer(part.limit_s), left_s)
         device = "cpu" if self.device == "cpu" else "cuda"
         arguments = (part.entry, part.name, device, str(self.scratch), f"{limit_s:.1f}")
         with (self.scratch / f"{part.name}.log").open("wb") as log:
@@ -99,6 +100,9 @@ class StepRun:
                 env={**self.environment, **part.environment, **({QUIET: str(quiet)} if part.waits else {})},
             )
         return _Running(part, process, time.monotonic(), limit_s)
+
+    def _longer(self, seconds: float) -> float:
+        return seconds * (1 if self.device == "cuda" else _SLOWER)
 
     def _has_ended(self, one: _Running) -> bool:
         end = one.end

@@ -64,9 +64,8 @@ def test_a_part_finds_our_packages_first_and_multiplies_float32_as_such() -> Non
     assert found["KEPT"] == "yes"
 
 
-def test_the_commit_is_that_of_git_or_the_packed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_is_that_of_git_and_the_packed_one(tmp_path: Path) -> None:
     assert len(carried.commit()) >= 7
-    monkeypatch.setattr(carried, "ROOT", tmp_path)
-    assert carried.commit(tmp_path) == "unknown"
+    assert carried.packed_commit(tmp_path) == ""
     (tmp_path / carried.COMMIT).write_text("abc1234\n")
-    assert carried.commit(tmp_path) == "abc1234"
+    assert carried.packed_commit(tmp_path) == "abc1234"
