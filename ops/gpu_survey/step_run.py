@@ -50,7 +50,7 @@ class _Running:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepRun:
-    """`device`: cuda, cpu or null, where limits are longer than on a GPU's machine. `scratch`: where the parts
+    """`device`: cuda, cpu or null; without a GPU limits are longer. `scratch`: where the parts
     write. `environment`: of their processes."""
 
     device: str

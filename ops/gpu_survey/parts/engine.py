@@ -18,6 +18,7 @@ from unittest import mock
 
 import torch
 from ops.bench.models.shapes import LLAMA_8B, QWEN_06B
+from ops.gpu_survey.parts.arrivals import arriving
 from ops.gpu_survey.parts.random_model import TINY, folder, random_weights
 from ops.gpu_survey.parts.step_profile import decode_kernels, host_shares, prefill_kernels
 from ops.gpu_survey.parts.workload_runs import GREEDY, Served, decode_without_waits, run_workload
@@ -65,6 +66,9 @@ def _whole(survey: Survey, shape: dict[str, Any], model: str) -> None:
         for spec in SAMPLED:
             what = f"decode, temperature 1, top_p {spec.top_p}"
             survey.attempt(what, partial(run_workload, survey, served, names[0], spec))
+        for shared in (True, False):
+            what = f"arrivals, {'shared' if shared else 'apart'}"
+            survey.attempt(what, partial(arriving, survey, served, shared))
         survey.attempt("nobody waits for the device", partial(decode_without_waits, survey, served))
     if survey.device == "cuda":
         peak = torch.cuda.max_memory_reserved() / 2**30
