@@ -24,8 +24,8 @@ def section(name: str) -> list[list[str]]:
     """The cells of the rows of a table between two marks."""
     found = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", PAGE, re.DOTALL)
     assert found
-    rows = [line.strip().strip("|").split(" | ") for line in found[1].splitlines() if line.startswith("|")]
-    return [[cell.strip().strip("|").strip() for cell in row] for row in rows]
+    rows = [line.strip()[1:-1].split("|") for line in found[1].splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows]
 
 
 def test_every_symbol_is_in_its_file() -> None:
@@ -88,4 +88,4 @@ def text_of(workload: str, value: float | tuple[float, float] | None) -> str:
         return "–"
     if isinstance(value, tuple):
         return " to ".join(text_of(workload, one) for one in value)
-    return f"{value:.2f}" if workload == "single" else f"{value:,.0f}"
+    return f"{value:.3f}" if workload == "single" else f"{value:,.0f}"
