@@ -12,7 +12,12 @@ from typing import Any, TypeVar
 import llguidance
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from millstream_worker.engine.brain.grammars.answer_frames import object_schema, tools_grammar, with_thought
+from millstream_worker.engine.brain.grammars.answer_frames import (
+    object_schema,
+    of_lark,
+    tools_grammar,
+    with_thought,
+)
 from millstream_worker.engine.brain.grammars.matcher import Matcher
 from millstream_worker.engine.brain.grammars.nested_schemas import Schema, with_schemas
 from millstream_worker.engine.brain.grammars.unwritable import ESCAPES, problem_of_texts
@@ -137,9 +142,9 @@ def _grammar(spec: GrammarSpec) -> str:
             text = _ANYTHING if text.strip() == "true" else text  # which llguidance takes only inside others
             return _schema_grammar(spec, text)
         if spec.type == "choice":
-            return LLMatcher.grammar_from_lark(_choice(json.loads(spec.text)))
+            return of_lark(_choice(json.loads(spec.text)))
         if spec.type == "grammar":
-            return with_schemas(llguidance.grammar_from("grammar", spec.text), _with_one_spelling)
+            return of_lark(with_schemas(llguidance.grammar_from("grammar", spec.text), _with_one_spelling))
         return llguidance.grammar_from(spec.type, spec.text)  # type: ignore[arg-type]
     except (ValueError, RecursionError) as error:
         raise InvalidGrammar(_first_line(str(error))) from error
