@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from llguidance import LLTokenizer
@@ -56,3 +57,19 @@ def test_an_output_that_the_grammar_did_not_allow_is_not_continued() -> None:
     compiler = GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: None)
     with pytest.raises(InvalidGrammar, match="choice 0 does not fit after 2 tokens of an earlier attempt"):
         compiler.matchers(request)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("choice", '["no", "yes"]'), ("grammar", 'start: "yes" | "no"'), ("grammar", 'root ::= "yes" | "no"'),
+     ("regex", "yes|no"), ("json_schema", '{"enum": ["yes"]}')],
+)  # fmt: skip
+def test_a_thought_may_come_before_each_kind_of_answer(kind: Any, text: str) -> None:
+    spec = GrammarSpec(kind, text, thought_end=ord("!"))
+    compiler = GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: None)
+    [matcher] = compiler.matchers(EngineRequest(1, (1,), 5, grammar=spec)).values()
+    answer = '"yes"' if kind == "json_schema" else "yes"
+    assert matcher.consume(list(b"hm!"))
+    assert not matcher.copy().consume(list(b"maybe"))
+    assert matcher.consume(list(answer.encode()))
+    assert matcher.complete

@@ -61,6 +61,11 @@ def parts_of(grammar: str) -> list[Part]:
     return parts
 
 
+def of_lark(text: str) -> str:
+    """A grammar in Lark, in llguidance's form."""
+    return joined([{"lark_grammar": text}])
+
+
 def joined(parts: Sequence[Part]) -> str:
     return json.dumps({"grammars": parts})
 

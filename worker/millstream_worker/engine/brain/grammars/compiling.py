@@ -12,8 +12,15 @@ from typing import Any, TypeVar
 import llguidance
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from millstream_worker.engine.brain.grammars.answer_frames import object_schema, tools_grammar, with_thought
+from millstream_worker.engine.brain.grammars.answer_frames import (
+    object_schema,
+    of_lark,
+    tools_grammar,
+    with_thought,
+)
 from millstream_worker.engine.brain.grammars.matcher import Matcher
+from millstream_worker.engine.brain.grammars.nested_schemas import Schema, with_schemas
+from millstream_worker.engine.brain.grammars.unwritable import ESCAPES, problem_of_texts
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
 T = TypeVar("T")
@@ -52,7 +59,7 @@ class GrammarCompiler:
             if not matcher.consume(earlier):
                 raise InvalidGrammar(
                     f"choice {choice} does not fit after {len(earlier)} tokens of an earlier attempt, which "
-                    "another version of llguidance allowed; submit the request again"
+                    "another version of the worker or of llguidance allowed; submit the request again"
                 )
         return matchers
 
@@ -72,8 +79,8 @@ class GrammarCompiler:
         if self._tokenizer is None:
             self._tokenizer = _or_reason(self._make_tokenizer)
         tokenizer = _unless_invalid(self._tokenizer)
-        grammar = with_thought(_grammar(spec), spec)
         try:
+            grammar = with_thought(_grammar(spec), spec)
             self._check(_without_tokens(grammar))
         except InvalidGrammar as error:
             raise InvalidGrammar(_first_line(str(error)) + self._function_at_fault(spec)) from None
@@ -135,7 +142,9 @@ def _grammar(spec: GrammarSpec) -> str:
             text = _ANYTHING if text.strip() == "true" else text  # which llguidance takes only inside others
             return _schema_grammar(spec, text)
         if spec.type == "choice":
-            return LLMatcher.grammar_from_lark(_choice(json.loads(spec.text)))
+            return of_lark(_choice(json.loads(spec.text)))
+        if spec.type == "grammar":
+            return of_lark(with_schemas(llguidance.grammar_from("grammar", spec.text), _with_one_spelling))
         return llguidance.grammar_from(spec.type, spec.text)  # type: ignore[arg-type]
     except (ValueError, RecursionError) as error:
         raise InvalidGrammar(_first_line(str(error))) from error
@@ -147,13 +156,23 @@ def _choice(texts: list[str]) -> str:
 
 
 def _schema_grammar(spec: GrammarSpec, schema: str) -> str:
-    return LLMatcher.grammar_from_json_schema(schema, overrides=_json_options(spec))
+    made = _with_one_spelling(json.loads(schema))
+    return LLMatcher.grammar_from_json_schema(json.dumps(made), overrides=_json_options(spec))
 
 
 def _json_options(spec: GrammarSpec) -> Any:
     if spec.compact:
         return {"whitespace_flexible": False, "lenient": False}
     return {"whitespace_pattern": spec.whitespace_pattern or WHITESPACE, "lenient": False}
+
+
+def _with_one_spelling(schema: Schema) -> Schema:
+    """The same, for answers in which each name has one spelling: every schema comes through here."""
+    if problem := problem_of_texts(schema):
+        raise InvalidGrammar(problem)
+    own = schema.get("x-guidance")
+    options = own if isinstance(own, dict) else {}
+    return schema | {"x-guidance": options | {"json_allowed_escapes": ESCAPES}}
 
 
 def _first_line(error: str) -> str:

@@ -1,0 +1,38 @@
+"""Schemas in a grammar in Lark, each behind a `%json`: read where llguidance's lexer does, nowhere else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+Schema = dict[str, Any]
+
+_PIECE = re.compile(
+    r"(?:\#|//)[^\n]*+"
+    r'|"(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})|[^"\\\x00-\x1f\x7f])*+"'
+    r"|/(?:\\.|[^/\\])++/"
+    r"|<[^<>\s]++>"
+    r"|%(?P<keyword>json|regex|llguidance)(?P<space>[ \t\r\n]*+)"
+    r'|(?P<odd>["/<])'
+    r'|[^"/<%\#]++|%'
+)
+
+
+def with_schemas(lark: str, change: Callable[[Schema], Schema]) -> str:
+    """The same with its schemas changed, on the same lines. Raises ValueError for what is no Lark."""
+    made, copied, place = [], 0, 0
+    while piece := _PIECE.match(lark, place):
+        place = piece.end()
+        if piece["odd"]:
+            raise ValueError(f"has no end of what begins with {lark[piece.start() :]!r:.40}")
+        if not piece["keyword"]:
+            continue
+        schema, end = json.JSONDecoder().raw_decode(lark, place)
+        if piece["keyword"] == "json" and (schema is True or isinstance(schema, dict)):
+            text = json.dumps(change({} if schema is True else schema))
+            made += [lark[copied:place], "{", "\n" * lark.count("\n", place, end), text[1:]]
+            copied = end
+        place = end
+    return "".join([*made, lark[copied:]])
