@@ -103,11 +103,6 @@ class LayerLaunch:
         return max(LEAST_DOT, keys // 2) if self._int8 else keys
 
     @property
-    def stages(self) -> int:
-        """Of turns of keys that are loaded ahead, where there is room: turns of few codes are short."""
-        return 4 if self._int8 else 3
-
-    @property
     def warps(self) -> int:
         """Of a program that computes one row, which waits for its keys: the fewer, the more such programs."""
         return 2 if self.query.element_size() == 2 and not self._int8 else 4
@@ -119,12 +114,12 @@ class LayerLaunch:
     def tile(self, members: int) -> dict[str, int]:
         """Of a kernel whose programs compute so many rows or tokens. In float32 four warps had too few
         registers for a tile: each thread spilled 17 KB. In others wide heads leave no room for keys loaded
-        ahead."""
+        ahead, of which turns of few codes want more."""
         rows, float32 = padded(members * self.group, LEAST_DOT), self.query.dtype == torch.float32
         return {
             "ROWS": rows,
             "num_warps": 8 if float32 or rows > 64 else 4,
-            "num_stages": self.stages if float32 or self._int8 or self._head_bytes <= NARROW_HEAD else 2,
+            "num_stages": 4 if self._int8 else 3 if float32 or self._head_bytes <= NARROW_HEAD else 2,
         }
 
     def partials(self, count: int) -> tuple[Tensor, Tensor]:
@@ -171,7 +166,7 @@ def decode(launch: LayerLaunch) -> None:
         *launch.strides,
         ROWS=padded(launch.group, LEAST_DOT),
         num_warps=launch.warps,
-        num_stages=launch.stages,
+        num_stages=3,
         **launch.shape,
         SINKS=launch.sinks is not None,
     )
