@@ -50,8 +50,7 @@ def qwen06b(survey: Survey) -> None:
 
 
 def _whole(survey: Survey, shape: dict[str, Any], model: str) -> None:
-    said: list[str] = []
-    served = _started(survey, shape, model, said)
+    served = _started(survey, shape, model)
     survey.found("waited", f"{wait_for_quiet():.1f} s for the parts beside")
     named = os.environ.get("SURVEY_WORKLOADS", "")
     if named == "none":
@@ -76,7 +75,9 @@ def _whole(survey: Survey, shape: dict[str, Any], model: str) -> None:
     survey.attempt("after all", partial(_after_all, served))
 
 
-def _started(survey: Survey, shape: dict[str, Any], model: str, said: list[str]) -> Served:
+def _started(survey: Survey, shape: dict[str, Any], model: str) -> Served:
+    said: list[str] = []
+
     def report(line: str) -> None:
         said.append(line)
         print(f"{time.monotonic() - _STARTED:7.1f} s, {_cpu_s():6.1f} s of CPU  {line}", flush=True)
