@@ -20,7 +20,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -38,32 +38,35 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run")
+    run.set_defaults(call=_run)
     run.add_argument("step", choices=[*LADDER])
     run.add_argument("--device", choices=("cuda", "null", "cpu"), default="cuda")
     run.add_argument("--parts", default="", help="only these, separated by commas")
     run.add_argument("--seconds", type=float, default=340.0, help="for all parts together, on a GPU")
     run.add_argument("--out", type=Path, default=_OUT, help="folder of the report; $OUT or %(default)s")
-    commands.add_parser("list")
+    commands.add_parser("list").set_defaults(call=_list)
     pack = commands.add_parser("pack")
+    pack.set_defaults(call=_pack)
     pack.add_argument("--humming", action="store_true", help="also humming-kernels, for step 5")
-    pack.add_argument("--no-cache", action="store_true", help="compile nothing")
-    commands.add_parser("merge").add_argument("report", type=Path)
-    commands.add_parser("show")
-    return {"run": _run, "list": _list, "pack": _pack, "merge": _merge, "show": _show}[
-        (options := parser.parse_args(arguments)).command
-    ](options)
+    merge = commands.add_parser("merge")
+    merge.set_defaults(call=_merge)
+    merge.add_argument("report", type=Path)
+    commands.add_parser("show").set_defaults(call=_show)
+    options = parser.parse_args(arguments)
+    status: int = options.call(options)
+    return status
 
 
 def _run(options: argparse.Namespace) -> int:
     if options.device == "null" and not active():
-        return _run_on_null_gpu(options)
+        return _run_on_null_gpu(options.step, options.parts, options.seconds, options.out)
     try:
         groups = chosen(options.step, frozenset(filter(None, options.parts.split(","))))
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
     tell = partial(print, flush=True)
-    # A copy of the working tree on a GPU's machine is none of git's.
+    # A GPU's machine has a copy of the working tree, which may have no .git, or another commit's.
     commit = (options.device == "cuda" and carried.packed_commit()) or carried.commit()
     with tempfile.TemporaryDirectory(prefix="gpu-survey-") as folder:
         report = Report(options.step, options.device, commit, Path(folder), options.out)
@@ -73,13 +76,15 @@ def _run(options: argparse.Namespace) -> int:
     return 0 if report.sound else 1
 
 
-def _run_on_null_gpu(options: argparse.Namespace, card: dict[str, str] | None = None) -> int:
-    command = ["run", options.step, "--device=null", f"--parts={options.parts}", f"--out={options.out}"]
-    return run_on_null_gpu(["python", "-m", "ops.gpu_survey", *command, f"--seconds={options.seconds}"], card)
+def _run_on_null_gpu(
+    step: str, parts: str, seconds: float, out: Path, card: Mapping[str, str] | None = None
+) -> int:
+    arguments = ["run", step, "--device=null", f"--parts={parts}", f"--seconds={seconds}", f"--out={out}"]
+    return run_on_null_gpu(["python", "-m", "ops.gpu_survey", *arguments], card)
 
 
 def _list(_: argparse.Namespace) -> int:
-    for step, groups in LADDER.items():
+    for step, groups in LADDER.items():  # the last one, "warm", is what `pack` compiles by
         named = ("+".join(f"{part.name} {part.limit_s:.0f} s" for part in group) for group in groups)
         print(f"{step}: {'; '.join(named)}")
     return 0
@@ -87,13 +92,12 @@ def _list(_: argparse.Namespace) -> int:
 
 def _pack(options: argparse.Namespace) -> int:
     carried.pack([carried.HUMMING] if options.humming else [])
-    if not options.no_cache:
-        shutil.rmtree(scratch(), ignore_errors=True)
-        # Compiled layers are found again by the name of the card, kernels are not.
-        for card, parts in (({}, ""), (H200, "warm8b,warm06b")):
-            step = argparse.Namespace(step="warm", parts=parts, seconds=600.0, out=_OUT)
-            _run_on_null_gpu(step, card)
-        carried.pack_cache()
+    shutil.rmtree(scratch(), ignore_errors=True)
+    # Compiled layers are found again by the name of the card, kernels are not.
+    for card, parts in (({}, ""), (H200, "warm8b,warm06b")):
+        if status := _run_on_null_gpu("warm", parts, 600.0, _OUT, card):
+            return status
+    carried.pack_cache()
     print(f"take {carried.CARRIED} along; there: python3 -m ops.gpu_survey run 1")
     return 0
 

@@ -7,10 +7,10 @@ The machine needs what the engine imports, or has it carried: MACHINE_HAS is wha
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -22,14 +22,14 @@ COMMIT = "commit"
 # Imported by the engine, and there where torch, transformers and accelerate are.
 MACHINE_HAS = frozenset(
     {
-        "accelerate", "filelock", "huggingface_hub", "msgpack", "numpy", "psutil", "safetensors",
+        "accelerate", "filelock", "huggingface_hub", "msgpack", "numpy", "psutil", "pytest", "safetensors",
         "tokenizers", "torch", "transformers", "triton",
     }
 )  # fmt: skip
 WHEELS = ("llguidance", "gguf")  # which the machine lacks
 HUMMING = "humming-kernels==0.1.19"  # for step 5
 _CACHE, _CACHED = "cache.tar.gz", ("triton", "engine")
-_SOURCES = ("worker", "producer", "tests")
+SOURCES = ("worker", "producer", "tests")
 _PLATFORMS = ("2_28", "2_27", "2_17", "2_31")  # of glibc
 
 
@@ -85,16 +85,17 @@ def pack_cache(carried: Path = CARRIED) -> None:
 
 
 def unpack(carried: Path = CARRIED) -> list[Path]:
-    """Install the carried wheels into a folder of their own, and unpack the cache, unless this machine has
-    one. Returns the folders of packages."""
+    """Install the carried wheels into a folder of their own, and unpack the cache over what is there. Returns
+    the folders of packages."""
     scratch().mkdir(parents=True, exist_ok=True)
     cache, wheels = carried / _CACHE, sorted(carried.glob("wheels/*.whl"))
-    if cache.exists() and not (scratch() / _CACHED[0]).exists():
+    if cache.exists():
         with tarfile.open(cache) as tar:
             tar.extractall(scratch(), filter="data")
     if not wheels:
         return []
-    site = Path(tempfile.gettempdir(), "millstream-survey-packages")
+    site = scratch() / "packages"
+    shutil.rmtree(site, ignore_errors=True)
     options = ("--quiet", "--no-index", "--no-deps", "--no-compile", "--no-cache-dir", "--upgrade")
     install = [sys.executable, "-m", "pip", "install", *options, f"--target={site}"]
     subprocess.run([*install, *wheels], check=True)
@@ -105,7 +106,7 @@ def part_environment(packages: Sequence[Path], own: Mapping[str, str] = os.envir
     """The environment of a part's process. Carried packages come last: the machine's own ones win."""
     folders = [
         *filter(None, [own.get("PYTHONPATH")]),
-        *(ROOT / name for name in _SOURCES),
+        *(ROOT / name for name in SOURCES),
     ]
     found = {
         **own,
@@ -115,6 +116,6 @@ def part_environment(packages: Sequence[Path], own: Mapping[str, str] = os.envir
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "TRITON_CACHE_DIR": str(scratch() / _CACHED[0]),
     }
-    found.pop("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", None)  # NVIDIA's images set it: float32 would be none
+    found.pop("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", None)  # NVIDIA's images set it: products would be of TF32
     found.pop("CXX", None)  # torch finds compiled code again by the compiler's name, too
     return found

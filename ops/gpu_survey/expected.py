@@ -3,7 +3,7 @@ token. All are of random weights in bfloat16."""
 
 from __future__ import annotations
 
-# vLLM 0.25 on one H200, measured on 2026-11-20.
+# vLLM 0.25 on one H200, measured on 2026-11-20 with the same prompts and lengths.
 VLLM_H200: dict[str, dict[str, float]] = {
     "llama8b": {
         "decode": 17802, "document": 3850, "shared": 16323, "shareddoc": 5913, "ragged": 13229,

@@ -12,8 +12,10 @@ _LOG_TAIL = 400  # characters of a failed part's log that are kept
 
 
 def merge(report: Path, runs: Path = GPU_RUNS) -> None:
-    """Append a report, in place of one of the same step and time."""
+    """Append a report of a GPU, in place of one of the same step and time. Raises ValueError for others."""
     new = json.loads(report.read_text("utf-8"))
+    if new["device"] != "cuda":
+        raise ValueError(f"{report} is of the device {new['device']!r}: only figures of a GPU are kept")
     for part in new["parts"]:
         if "log" in part:
             part["log"] = part["log"][-_LOG_TAIL:]

@@ -27,13 +27,8 @@ def _part(name: str, entry: str, limit_s: float, *, waits: bool = False) -> Part
 
 def _llama8b(name: str, workloads: str, **settings: str) -> Part:
     """A whole engine with other settings, on some workloads."""
-    return Part(
-        name,
-        f"{_PARTS}.engine:llama8b",
-        150,
-        True,
-        {"SURVEY_ENGINE": ",".join(map("=".join, settings.items())), "SURVEY_WORKLOADS": workloads},
-    )
+    own = {"SURVEY_ENGINE": ",".join(map("=".join, settings.items())), "SURVEY_WORKLOADS": workloads}
+    return Part(name, f"{_PARTS}.engine:llama8b", 150, environment=own)
 
 
 def _start(name: str, shape: str) -> Part:
@@ -43,17 +38,21 @@ def _start(name: str, shape: str) -> Part:
 
 MACHINE = _part("machine", "machine:look", 40)
 ATTENTION = _part("attention", "attention:bfloat16", 240)
-NARROW = _part("narrow", "attention:others", 240)
+NARROW = _part("narrow", "attention:others", 240)  # float16, and a layer in float32
 GRAPHS = _part("graphs", "cuda_tests:graphs", 240)
 ENGINES = _part("engines", "cuda_tests:engines", 240)
 SWAPS = _part("swaps", "cuda_tests:swaps", 120)
+DRAWS = _part("draws", "cuda_tests:draws", 240)
 SAMPLER = _part("sampler", "sampler:draw", 90)
 
 LADDER: dict[str, tuple[Group, ...]] = {
     # Is it right, does it start, and the workloads of the 8B shape. What is worth most comes first.
     "1": (
         (MACHINE,),
-        (_part("llama8b", "engine:llama8b", 330, waits=True), ATTENTION, GRAPHS, ENGINES, NARROW, SWAPS),
+        (
+            _part("llama8b", "engine:llama8b", 330, waits=True),
+            *(ATTENTION, GRAPHS, ENGINES, NARROW, SWAPS, DRAWS),
+        ),
         (SAMPLER,),
     ),
     # A small model, where the host decides; the kernels and the products by themselves.
@@ -92,6 +91,7 @@ LADDER: dict[str, tuple[Group, ...]] = {
         (NARROW,),
         (GRAPHS,),
         (ENGINES,),
+        (DRAWS,),
         (SAMPLER,),
     ),
 }  # fmt: skip

@@ -19,7 +19,7 @@ _FAILED = 1
 def main(entry: str, name: str, device: str, out: str, limit_s: str) -> int:
     limit = float(limit_s)
     faulthandler.dump_traceback_later(max(limit / 2, limit - 5))  # where it hangs, before it is killed
-    os.environ.update(engine_environment(os.environ, 0))  # as the engine's own; before torch is imported
+    os.environ.update(engine_environment(os.environ, 0))  # of an engine's process; before torch is imported
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"  # read when it is imported
     module, _, function = entry.partition(":")

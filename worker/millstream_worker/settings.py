@@ -80,14 +80,14 @@ class Settings(BaseSettings):
     kv_dtype: Literal["auto", "int8"] = "auto"
     """Format of the KV cache: auto stores keys and values as they are computed, int8 in 8 bits with a scale
     for each token and head: nearly twice the tokens of bfloat16 in the same memory, and slightly different
-    outputs; layers with a sliding window keep their own. No GPU has run int8 yet."""
+    outputs; layers with a sliding window keep their own."""
     weights: Literal["auto", "int8"] = "auto"
     """Format of the weights: auto keeps the checkpoint's, int8 quantises them on a CPU when they are loaded,
     in groups of 32 with one scale each: half the memory, faster, and slightly different outputs."""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Device to compute on: auto, cpu, cuda or cuda:N."""
     threads: int = Field(0, ge=0, le=1024)
-    """Number of CPU threads of the engine; 0 uses one per available physical core."""
+    """Number of CPU threads of the engine; 0 uses one per available physical core, or one beside a GPU."""
     kv_memory: str = "auto"
     """Size of the KV cache: auto, bytes (2GiB) or a share of the free memory (0.6)."""
     block_size: int = Field(16, ge=1, le=1024)

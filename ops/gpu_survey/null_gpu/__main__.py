@@ -24,6 +24,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
+from ops.gpu_survey.carried import ROOT, SOURCES
 from ops.gpu_survey.null_gpu.build import FOLDER, HERE, LIBRARIES, build, built
 
 ACTIVE = "NULL_GPU"  # set in its processes
@@ -39,7 +40,7 @@ def run_on_null_gpu(command: Sequence[str], card: Mapping[str, str] | None = Non
     """Build it, if it is not there, and run a command on it; "python" is its own. Returns the exit status."""
     if not built():
         build()
-    paths = (HERE / "startup", *(HERE.parents[2] / name for name in ("worker", "producer", "tests", ".")))
+    paths = (HERE / "startup", *(ROOT / name for name in (*SOURCES, ".")))
     own = {
         ACTIVE: "1",
         "LD_PRELOAD": os.pathsep.join(str(FOLDER / name) for name in LIBRARIES),
@@ -47,7 +48,6 @@ def run_on_null_gpu(command: Sequence[str], card: Mapping[str, str] | None = Non
         "PATH": f"{FOLDER / 'venv' / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
         "OMP_NUM_THREADS": "1",
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
     environment = {**os.environ, **own, **(card or {})}
     program = str(FOLDER / "venv" / "bin" / "python") if command[0] == "python" else command[0]

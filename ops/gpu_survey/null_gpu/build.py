@@ -21,7 +21,12 @@ _FLAGS = ("-O1", "-fPIC")
 
 
 def built(folder: Path = FOLDER) -> bool:
-    return all((folder / name).exists() for name in (*LIBRARIES, DRIVER))
+    """Whether it is there, and none of its sources is newer."""
+    libraries = [folder / name for name in (*LIBRARIES, DRIVER)]
+    if not all(library.exists() for library in libraries):
+        return False
+    newest = max(file.stat().st_mtime for file in HERE.iterdir() if file.is_file())
+    return newest <= min(library.stat().st_mtime for library in libraries)
 
 
 def build(folder: Path = FOLDER) -> None:

@@ -15,7 +15,8 @@ from millstream_worker.engine.protocol.outputs import Refused
 from millstream_worker.engine.protocol.request import EngineRequest
 
 RATES = (10.0, 15.0, 25.0, 300.0, 450.0)  # requests/s: the published ones, and where an 8B shape saturates
-_SECONDS, _FIRST_HANDLE = 3.0, 100_000
+_SECONDS = 3.0
+_FIRST_HANDLES = {True: 100_000, False: 200_000}  # no handle is used twice
 
 
 class _Apart:
@@ -35,7 +36,7 @@ class _Apart:
 def arriving(survey: Survey, served: Served, shared: bool) -> str:
     rates, prompts = ((5.0,), Prompts(20, 3, 5)) if survey.tiny else (RATES, Prompts())
     engine = served.engine if shared else _Apart(served.engine)
-    words, first = list[str](), _FIRST_HANDLE * (1 + shared)
+    words, first = list[str](), _FIRST_HANDLES[shared]
     for rate in rates:
         count = round(rate * (1.0 if survey.tiny else _SECONDS))
         arrivals = prompts.arrivals(rate, count, vocab=served.info.vocab_size, seed=round(rate))

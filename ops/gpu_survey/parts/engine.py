@@ -8,11 +8,13 @@ SURVEY_ENGINE: settings, as "compile_model=off,kv_dtype=int8". SURVEY_WORKLOADS:
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -130,9 +132,11 @@ def engine_settings(text: str) -> dict[str, Any]:
 @contextmanager
 def _compiled_anywhere() -> Iterator[None]:
     """Keep compiled code in a folder of one name on all machines: what the null GPU has compiled is found."""
+    sources = [Path(source).read_text("utf-8") for source in compiled_cache._SOURCES]
+    version = hashlib.sha256("".join([torch.__version__, *sources]).encode()).hexdigest()[:8]
 
     def digest(loaded: LoadedModel) -> str:
-        return f"{loaded.architecture}-{loaded.parameters}-{loaded.attention}"
+        return f"{loaded.architecture}-{loaded.parameters}-{loaded.attention}-{version}"
 
     with mock.patch.object(compiled_cache, "_digest", digest):
         yield

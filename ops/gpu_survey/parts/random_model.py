@@ -10,13 +10,12 @@ from typing import Any
 from unittest import mock
 
 import torch
-from ops.bench.models.shapes import LLAMA_8B, TINY_14M
+from ops.bench.models.shapes import TINY_14M
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from millstream_worker.engine.runner.model import load
 
-SHAPE = LLAMA_8B
 TINY = TINY_14M | {"num_hidden_layers": 2, "vocab_size": 1000}
 
 

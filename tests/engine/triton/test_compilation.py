@@ -60,7 +60,7 @@ def check(model: str, dtype: torch.dtype, capability: int, *, programs: int = 52
 
 
 def check_draws(vocab_size: int, dtype: torch.dtype, capability: int) -> None:
-    """All warps that a processor has registers for; a block's sums stay in them."""
+    """A program has registers on a processor; a block's sums stay in them."""
     for launch in launches_of_draws(64, vocab_size, dtype):
         found = compiled(launch, capability)
         about = f"{launch.name}, {vocab_size}, {dtype}, compute capability {capability}: {found}"

@@ -26,7 +26,6 @@ from support.engine.attention_step import Step
 # Bytes of shared memory that one program may have, by compute capability (CUDA C++ Programming Guide, 20).
 SHARED_BYTES = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
 _KERNELS = ("decode_kernel", "merge_kernel", "shared_kernel", "prefill_kernel", "store_kernel")
-_DRAW_KERNELS = ("draw_kernel",)
 _POINTERS = {
     torch.float32: "*fp32",
     torch.bfloat16: "*bf16",
@@ -78,13 +77,16 @@ def launches_of(step: Step, programs: int) -> list[Launch]:
 
 
 def launches_of_draws(rows: int, vocab_size: int, dtype: torch.dtype) -> list[Launch]:
-    """Those of a step's masks and draws, and of their check."""
+    """Those of a step's masks and draws."""
     found: list[Launch] = []
     logits = torch.empty(rows, vocab_size, dtype=dtype)
     settings, rows_of = torch.empty(4, rows, dtype=torch.float64), torch.empty(rows, dtype=torch.int64)
-    kernels = {name: _recorded(getattr(draw_kernel, name), found) for name in _DRAW_KERNELS}
-    masking = _recorded(mask_kernel.mask_kernel, found)
-    with mock.patch.multiple(draw_kernel, **kernels), mock.patch.object(mask_kernel, "mask_kernel", masking):
+    kernels = draw_kernel.draw_kernel, mask_kernel.mask_kernel
+    drawing, masking = (_recorded(kernel, found) for kernel in kernels)
+    with (
+        mock.patch.object(draw_kernel, "draw_kernel", drawing),
+        mock.patch.object(mask_kernel, "mask_kernel", masking),
+    ):
         draws = TritonDraws(vocab_size)
         words = torch.empty(rows, -(-vocab_size // 32), dtype=torch.int32)
         draws.mask(logits, rows_of.to(torch.int32), words)

@@ -27,7 +27,7 @@ from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord
 from millstream_worker.engine.runner.cuda_graphs.steps import GraphLimits
 from millstream_worker.engine.runner.device.cpu_threads import use_threads
-from millstream_worker.engine.runner.device.gpu import Gpu, gpu_of
+from millstream_worker.engine.runner.device.gpu import Gpu, gpu_of, settle
 from millstream_worker.engine.runner.forward import Eager, Forward
 from millstream_worker.engine.runner.kv.host_swap import HostSwap, copied_blocks, copy_bytes, open_swap
 from millstream_worker.engine.runner.kv.kv_format import LAYOUT
@@ -84,7 +84,7 @@ def _build(
     findings = Findings(report)
     findings.fallbacks += loaded.fallbacks
     loaded = checked_attention(loaded, config.attention, config.block_size, findings, mark)
-    loaded = replace(loaded, draws=_draws(config, loaded, findings))
+    loaded = replace(loaded, draws=_draws(loaded, findings))
     compilation = Compilation(config, loaded, findings, mark)
     compilation.at_start()
     room = _Room(loaded, records, report, mark)
@@ -135,7 +135,7 @@ def _load(
         gpu=gpu,
         mark=mark,
     )
-    if gpu:  # which computes: a team of threads for what is small on the host would only spin
+    if gpu:  # the host prepares small tensors only: more threads would only spin
         use_threads(config.threads or 1)
     return loaded
 
@@ -172,16 +172,19 @@ class _Room:
         return pool_blocks(config.kv_memory, block_bytes, device, free=free_bytes(device), aside=needed)
 
 
-def _draws(config: EngineConfig, loaded: LoadedModel, findings: Findings) -> TritonDraws | None:
-    """The kernel that draws, where kernels of our own are wanted and can run."""
-    gpu = gpu_of(loaded.device)
-    if gpu is None or not gpu.runs_our_kernels or config.attention == "torch":
+def _draws(loaded: LoadedModel, findings: Findings) -> TritonDraws | None:
+    """The kernel that draws, where Triton's kernels of attention have passed their check, and it can be
+    launched."""
+    if loaded.attention != "triton":
         return None
     try:
-        return TritonDraws(loaded.vocab_size)
-    except (ImportError, ValueError) as error:
+        draws = TritonDraws(loaded.vocab_size)
+        draws.try_out(loaded.dtype, loaded.device)
+        settle(loaded.device)
+    except Exception as error:  # noqa: BLE001 - of a compiler, a driver, or a vocabulary that is too large
         findings.fall_back(f"sampling: plain PyTorch, slower than one kernel: {short(error)}")
         return None
+    return draws
 
 
 def _block_bytes(config: EngineConfig, loaded: LoadedModel) -> int:

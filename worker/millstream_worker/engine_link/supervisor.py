@@ -111,7 +111,6 @@ class Supervisor:
         self._aside = False  # it does its own work (compiles, say)
         self._last_words: LastWords | None = None
         self._tried: Tried | None = None  # last, by an engine that starts
-        self._fallbacks: tuple[str, ...] = ()  # of the running engine
 
     async def run(self) -> None:
         """Until `stop`, or until starting another engine makes no sense."""
@@ -190,8 +189,8 @@ class Supervisor:
             case Ready(info):
                 self._tried = None
                 self._safe_mode.device = info.device
-                self._fallbacks = (*self._safe_mode.reasons, *info.fallbacks)
-                await self._ready(link, replace(info, fallbacks=self._fallbacks))
+                fallbacks = (*self._safe_mode.reasons, *info.fallbacks)
+                await self._ready(link, replace(info, fallbacks=fallbacks))
             case LoadFailed(message):
                 self._fail(message)
 

@@ -172,10 +172,7 @@ class Metrics:
         self._info.labels(self._queue, *values).set(1)
         self._weight_bytes.set(info.weight_bytes)
         self._weight_bits.set(info.bits_per_weight)
-        self.engine_slower(len(info.fallbacks))
-
-    def engine_slower(self, fallbacks: int) -> None:
-        self._fallbacks.set(fallbacks)
+        self._fallbacks.set(len(info.fallbacks))
 
     def engine_gone(self) -> None:
         """No engine, and no cache, until the next one is ready."""

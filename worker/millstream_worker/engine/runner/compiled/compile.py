@@ -74,7 +74,7 @@ def compile_model(
             torch_internals.configure_compiler(cache)
             worst = _compile_first_right(loaded, layers, backends, expected, fall_back)
     except Exception as error:  # of the model's code, of torch's compiler, of a C++ one: steps can do without
-        restore_plain(loaded)
+        _restore_plain(loaded)
         settle(loaded.device)  # a device fault ends the process here, and is charged to compiled code
         raise CannotCompile(short(error)) from error
     finally:
@@ -83,7 +83,7 @@ def compile_model(
     return worst
 
 
-def restore_plain(loaded: LoadedModel) -> None:
+def _restore_plain(loaded: LoadedModel) -> None:
     """Have the model computed by its own code again. Its attention modules stay connected."""
     loaded.logits.restore()
     body = loaded.anatomy.body
@@ -117,7 +117,7 @@ def _compile_first_right(
             break
         except Exception as error:  # noqa: BLE001 - of a compiler, or a mismatch
             settle(loaded.device)
-            restore_plain(loaded)
+            _restore_plain(loaded)
             slower.append(f"the model is compiled, but not by {backend}: {short(error)}")
     else:
         worst = _compile(loaded, layers, last, expected)

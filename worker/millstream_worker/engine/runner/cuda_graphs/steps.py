@@ -24,8 +24,8 @@ from millstream_worker.engine.runner.device.transfer import Arena, Field
 from millstream_worker.engine.runner.forward import Eager, sampled_in, token_ids
 from millstream_worker.engine.runner.self_check.findings import short
 
-# Segments with prompts in one step: so many, or one for each so many tokens. A recording starts programs for
-# as many, if most of them do nothing.
+# Segments with prompts in one step: at most MOST_PROMPTS, or one per PROMPT_TOKENS tokens if that is more. A
+# replay launches programs for all of them, also where a step has fewer.
 MOST_PROMPTS = 32
 PROMPT_TOKENS = 16
 

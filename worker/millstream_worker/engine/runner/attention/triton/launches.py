@@ -104,7 +104,8 @@ class LayerLaunch:
 
     @property
     def warps(self) -> int:
-        """Of a program that computes one row, which waits for its keys: the fewer, the more such programs."""
+        """Of a program that computes one row. In 16 bits it waits for its keys: with two warps more of them
+        wait side by side, which took up to 5 % less time on an H200. Codes and float32 keep four."""
         return 2 if self.query.element_size() == 2 and not self._int8 else 4
 
     @property
@@ -114,7 +115,7 @@ class LayerLaunch:
     def tile(self, members: int) -> dict[str, int]:
         """Of a kernel whose programs compute so many rows or tokens. In float32 four warps had too few
         registers for a tile: each thread spilled 17 KB. In others wide heads leave no room for keys loaded
-        ahead, of which turns of few codes want more."""
+        ahead. Turns of codes hold half as many keys: more of them are loaded ahead."""
         rows, float32 = padded(members * self.group, LEAST_DOT), self.query.dtype == torch.float32
         return {
             "ROWS": rows,

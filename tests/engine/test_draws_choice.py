@@ -1,0 +1,60 @@
+"""When the kernel that draws is taken: only where it can be launched, and attention's kernels have passed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from millstream_worker.engine import assembly
+from millstream_worker.engine.runner.model.load import LoadedModel, load_model
+from millstream_worker.engine.runner.self_check.findings import Findings
+
+
+class Draws:
+    """Stands for the kernel's launches."""
+
+    error: Exception | None = None
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def try_out(self, dtype: torch.dtype, device: torch.device) -> None:
+        if self.error:
+            raise self.error
+
+
+@pytest.fixture
+def loaded(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
+    """Attention's kernels have passed their check."""
+    monkeypatch.setattr(assembly, "TritonDraws", Draws)
+    folder = str(checkpoint("llama"))
+    plain = load_model(folder, dtype=torch.float32, device=torch.device("cpu"), attention="torch")
+    return replace(plain, attention="triton")
+
+
+def test_it_is_taken_where_it_can_be_launched(loaded: LoadedModel) -> None:
+    findings = Findings(lambda _: None)
+    assert isinstance(assembly._draws(loaded, findings), Draws)
+    assert not findings.fallbacks
+
+
+def test_what_cannot_be_compiled_or_launched_is_told_and_not_taken(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    findings = Findings(lambda _: None)
+    monkeypatch.setattr(Draws, "error", RuntimeError("Failed to find C compiler"))
+    assert assembly._draws(loaded, findings) is None
+    [reason] = findings.fallbacks
+    assert (
+        reason == "sampling: plain PyTorch, slower than one kernel: RuntimeError: Failed to find C compiler"
+    )
+
+
+def test_without_attention_s_kernels_it_is_not_tried(loaded: LoadedModel) -> None:
+    findings = Findings(lambda _: None)
+    assert assembly._draws(replace(loaded, attention="torch"), findings) is None
+    assert not findings.fallbacks
