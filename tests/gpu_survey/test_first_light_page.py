@@ -3,12 +3,14 @@ change, figures of the committed reports."""
 
 from __future__ import annotations
 
+import csv
 import re
 
 from ops.gpu_survey import gpu_runs
 from ops.gpu_survey.carried import ROOT
 from ops.gpu_survey.expected import EXPECTED, VLLM_H200
 from ops.gpu_survey.ladder import LADDER
+from support.engine.kernel_matrix import COLUMNS, TABLE
 
 PAGE = (ROOT / "ops" / "first_light.md").read_text("utf-8")
 WORKER = ROOT / "worker" / "millstream_worker"
@@ -89,3 +91,10 @@ def text_of(workload: str, value: float | tuple[float, float] | None) -> str:
     if isinstance(value, tuple):
         return " to ".join(text_of(workload, one) for one in value)
     return f"{value:.3f}" if workload == "single" else f"{value:,.0f}"
+
+
+def test_the_committed_table_of_kernels_has_no_hazard() -> None:
+    with TABLE.open(encoding="utf-8") as file:
+        rows = csv.DictReader(file)
+        assert tuple(rows.fieldnames or ()) == COLUMNS
+        assert {row["hazards"] for row in rows} == {"0"}

@@ -4,6 +4,7 @@ cross the bus; draws beside the CPU's."""
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -18,6 +19,9 @@ _OPTIONS = (
     "-c", "/dev/null", "--import-mode=importlib", "-p", "no:cacheprovider", "-p", "no:randomly", "-q",
     "--tb=short", "-W", "ignore::pytest.PytestUnknownMarkWarning",
 )  # fmt: skip
+
+_TESTS_FAILED = 1  # pytest's exit status
+_RAISED = re.compile(r"E\s+(?:[\w.]+\.)?(\w+(?:Error|Exception))\b")
 
 
 def graphs(survey: Survey) -> None:
@@ -48,18 +52,11 @@ def _pytest(file: Path) -> str:
     )
     print(finished.stdout)
     lines = (finished.stdout.strip() or "nothing printed").splitlines()
-    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     if not finished.returncode:
         return lines[-1]
-    if "NULL_GPU" in os.environ and finished.returncode == 1 and not _errors(failed):
+    errors = [line for line in lines if (kind := _RAISED.match(line)) and kind[1] != "AssertionError"]
+    if "NULL_GPU" in os.environ and finished.returncode == _TESTS_FAILED and not errors:
         return f"{lines[-1]}; comparisons fail on the null GPU, where every number is 0"
-    raise AssertionError("; ".join([lines[-1], *failed]))
-
-
-def _errors(failed: list[str]) -> list[str]:
-    """The failures that are no comparison's."""
-    return [
-        line
-        for line in failed
-        if not line.partition(" - ")[2].startswith(("assert", "Assert", "Failed: DID"))
-    ]
+    raise AssertionError(
+        "; ".join([lines[-1], *errors, *(line for line in lines if line.startswith("FAILED"))])
+    )

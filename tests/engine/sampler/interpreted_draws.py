@@ -169,7 +169,7 @@ def test_a_sampler_draws_what_the_cpu_s_does_whatever_else_is_asked_for() -> Non
         for spec in kinds
     ]
     batch[6].logits[9] = np.nan
-    ours = draw(batch, sampler=Sampler(vocab, len(batch), "cpu", draws=TritonDraws(vocab)))
+    ours = draw(batch, sampler=Sampler(vocab, len(batch), DEVICE, draws=TritonDraws(vocab)))
     theirs = draw(batch)
 
     assert ours.tokens.tolist() == theirs.tokens.tolist()
@@ -202,7 +202,7 @@ def test_a_sampler_draws_under_masks_what_the_cpu_s_does() -> None:
     masks = masks_of(vocab, [0, 1, 2, 3, 4, 5, 7, 8], seed=5)
     masks.bits[3:6] = 0
     masks.bits[4:6, 31] = 1 << 10  # the last token but one
-    ours = draw(rows, sampler=Sampler(vocab, len(rows), "cpu", draws=TritonDraws(vocab)), masks=masks)
+    ours = draw(rows, sampler=Sampler(vocab, len(rows), DEVICE, draws=TritonDraws(vocab)), masks=masks)
     theirs = draw(rows, masks=masks)
     assert ours.tokens.tolist() == theirs.tokens.tolist()
     assert ours.tokens[[4, 5]].tolist() == [31 * 32 + 10] * 2
@@ -229,7 +229,7 @@ def test_a_row_of_no_numbers_is_told_and_harms_no_other(spec: SamplingSpec) -> N
         logits = sound.logits.copy()
         logits[slice(None) if value == -np.inf else place] = value
         broken.append(Row(logits, spec))
-    sampler = Sampler(vocab, 8, "cpu", draws=TritonDraws(vocab))
+    sampler = Sampler(vocab, 8, DEVICE, draws=TritonDraws(vocab))
     drawn = draw([sound, *broken, sound], sampler=sampler)
 
     assert drawn.non_finite == tuple(range(1, 7))

@@ -59,7 +59,7 @@ def draw(
     )
     for load in plan.loads:
         sampler.load(load)
-    logits = torch.from_numpy(np.stack([row.logits for row in rows]))
+    logits = torch.from_numpy(np.stack([row.logits for row in rows])).to(sampler.last_tokens.device)
     return sampler.collect(sampler.sample(logits, plan, masks))
 
 
