@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from millstream.errors import InvalidRequest
 
 WHOLE = "request"  # the field of an error about no single field
-BEYOND = "is nested too deep, or has too large a number; make it simpler"
+BEYOND = "is nested too deep, or has too large a number; make it simpler"  # RecursionError, OverflowError
 _KEY = "[key]"  # of a map, as pydantic names it
 _LONGEST_PART = 80  # characters: a part of a path may be any key of a sender's map
 
@@ -62,7 +62,11 @@ def within_reach() -> Iterator[None]:
     try:
         yield
     except (RecursionError, OverflowError) as error:
-        raise InvalidRequest(WHOLE, error, BEYOND) from None
+        raise beyond(error) from None
+
+
+def beyond(error: RecursionError | OverflowError) -> InvalidRequest:
+    return InvalidRequest(WHOLE, type(error).__name__, BEYOND)
 
 
 def invalid_request(error: ValidationError, whole: str = WHOLE) -> InvalidRequest:
