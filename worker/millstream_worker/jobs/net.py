@@ -4,21 +4,19 @@ nothing else. What an unexpected exception says is never told: it may quote the 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import traceback
 from collections.abc import Iterator
 
 import structlog
 
-from millstream.errors import InvalidRequest
+from millstream.errors import ENDS, InvalidRequest
 from millstream.wire.messages.invalid import beyond
 from millstream.wire.messages.messages import ErrorInfo, State
 from millstream_worker.jobs.job import Job
 from millstream_worker.observe.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
-_ENDS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)  # of a task or the process
 _FRAMES = 20  # of a traceback, the innermost
 
 
@@ -36,7 +34,7 @@ class Net:
             job.end(State.FAILED, _bad_request(error))
         except (RecursionError, OverflowError) as error:
             job.end(State.FAILED, _bad_request(beyond(error)))
-        except _ENDS:
+        except ENDS:
             raise
         except BaseException as error:  # noqa: BLE001 - a panic of a library in Rust is no Exception
             trace = "".join(traceback.format_tb(error.__traceback__, -_FRAMES))
