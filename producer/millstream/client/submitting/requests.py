@@ -4,6 +4,7 @@ field.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -198,10 +199,10 @@ def _own_id(own_id: Any) -> str | None:
 
 
 def _one_of(kind: type[E], field: str, given: Any) -> E:
-    try:
-        return kind(given)
-    except ValueError:
-        raise InvalidRequest(field, given, f"must be one of {', '.join(kind)}") from None
+    if isinstance(given, str):  # Enum's own error shows all of anything else, however deep it is
+        with contextlib.suppress(ValueError):
+            return kind(given)
+    raise InvalidRequest(field, given, f"must be one of {', '.join(kind)}")
 
 
 def _deadline_ms(deadline_s: Any, now_ms: int) -> int | None:
