@@ -113,10 +113,10 @@ def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int, shards
     first wrong one.
     """
     with within_reach():
-        return _draft(fields, now_ms, max_payload_bytes, shards)
+        return _encoded(fields, now_ms, max_payload_bytes, shards)
 
 
-def _draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int, shards: int) -> EncodedRequest:
+def _encoded(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int, shards: int) -> EncodedRequest:
     if not isinstance(fields, Mapping):
         raise InvalidRequest("request", fields, "give the arguments of submit as a mapping")
     given = {name: value for name, value in fields.items() if value is not None}
