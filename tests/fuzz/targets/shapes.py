@@ -67,7 +67,7 @@ def _read_line(data: bytes) -> None:
         read_line(data)
     except LineFault as fault:
         check(fault.code != FaultCode.UNREADABLE_REQUEST, f"{fault} {fault.__cause__!r:.300}")
-        check(fault.field != "body" or "Error" not in fault.message, f"no bound has caught it: {fault}")
+        check("OverflowError" not in fault.message, f"no bound has caught it: {fault}")  # too deep may be all
         raise
 
 
