@@ -73,7 +73,7 @@ chaos: $(STAMP) ## The failure suite's long run: kills, stalls, cuts, failovers;
 	@PYTHONPATH=tests $(BIN)/python -m chaos --mutants
 	@$(BIN)/python -m pytest -n 0 -m alone
 
-fuzz: $(STAMP) ## A million inputs of garbage for everything that reads from outside
+fuzz: $(STAMP) ## Two million inputs, garbage and extreme shapes, for everything that reads from outside
 	@PYTHONPATH=tests $(BIN)/python -m fuzz
 
 conformance: $(STAMP) ## The gateway before OpenAI's client in four versions, each in an environment of its own

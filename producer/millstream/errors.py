@@ -23,6 +23,7 @@ MillstreamError
 
 from __future__ import annotations
 
+import asyncio
 import reprlib
 from typing import Any
 
@@ -47,6 +48,11 @@ __all__ = [
     "QueueMismatch",
     "Unavailable",
 ]
+
+
+# Ends of a task or of the process: what catches all that somebody's content may raise lets them pass. (A
+# panic of a library in Rust is no Exception.)
+ENDS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
 
 
 class MillstreamError(Exception):

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from support.workers.answering_worker import completion
 
+from millstream.batch.rows import batch_lines
 from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, digest_of, parse, read_row
-from millstream.batch.rows.faults import FaultCode, LineFault
+from millstream.batch.rows.faults import FaultCode, LineFault, faults_only
 from millstream.wire.keys import Lane, check_own_id
 
 
@@ -38,6 +39,38 @@ def test_lines_that_are_no_objects(data: bytes, code: str, problem: str) -> None
         parse(data)
     assert caught.value.code == code
     assert problem in caught.value.message
+
+
+class Panic(BaseException):
+    """As a library in Rust raises it."""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "field"),
+    [
+        (ZeroDivisionError("secret"), "unreadable_request", None),
+        (StopIteration("secret"), "unreadable_request", None),
+        (Panic("secret"), "unreadable_request", None),
+        (OverflowError("secret"), FaultCode.INVALID_FIELD, "body"),
+        (RecursionError("secret"), FaultCode.INVALID_FIELD, "body"),
+    ],
+)
+def test_whatever_reading_a_line_raises_is_its_fault(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, code: str, field: str | None
+) -> None:
+    def read(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(batch_lines, "read_body", read)
+    with pytest.raises(LineFault, match=type(error).__name__) as caught:
+        row_of(completion("a"))
+    assert (caught.value.code, caught.value.field) == (code, field)
+    assert "secret" not in caught.value.message
+
+
+def test_what_ends_the_process_is_none() -> None:
+    with pytest.raises(KeyboardInterrupt), faults_only():
+        raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(

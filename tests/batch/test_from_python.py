@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,13 @@ from support.servers.servers import Server
 from support.workers.answering_worker import answering, completion, read_rows, write_lines
 
 from millstream import AsyncClient, Client, InvalidRequest
+from millstream.batch.bodies.request_body import read_body
 from millstream.batch.files.journal import Journal
+from millstream.batch.rows import batch_lines
+
+
+class Panic(BaseException):
+    """As a library in Rust raises it."""
 
 
 async def test_a_program_has_the_same_preparation_as_the_command(valkey: Server, tmp_path: Path) -> None:
@@ -35,6 +42,42 @@ async def test_a_program_has_the_same_preparation_as_the_command(valkey: Server,
     with Journal(out) as journal:
         assert not journal.under_way
     assert len(worker.answered) <= 4
+
+
+HOSTILE: dict[str, tuple[dict[str, Any], str | None]] = {
+    "huge": ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"multipleOf": 10**400}}}},
+             "body.response_format.json_schema.schema"),
+    "deep": ({"chat_template_kwargs": json.loads("[" * 300 + "]" * 300)}, "body.chat_template_kwargs"),
+    "panic": ({"user": "panic"}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("retry", [False, True])
+async def test_a_line_whose_reading_raises_is_an_error_row(
+    monkeypatch: pytest.MonkeyPatch, valkey: Server, tmp_path: Path, retry: bool
+) -> None:
+    """Also in a run that goes on, and compares its lines with their rows."""
+
+    def read(endpoint: Any, body: Any, **given: Any) -> Any:
+        if body.get("user") == "panic":
+            raise Panic("secret")
+        return read_body(endpoint, body, **given)
+
+    monkeypatch.setattr(batch_lines, "read_body", read)
+    lines = [completion(name, **fields) for name, (fields, _) in HOSTILE.items()]
+    source = write_lines(tmp_path / "in.jsonl", [completion("a", "one"), *lines, completion("b", "two")])
+    async with AsyncClient(valkey.url) as client:
+        with answering(valkey.url):
+            summary = await client.batch_run(source, out := tmp_path / "out.jsonl")
+            if retry:
+                write_lines(source, [completion("a", "one"), *lines, completion("b", "two"), completion("c")])
+                await client.batch_run(source, out, retry_failed=True)
+    assert (summary.completed, summary.failed) == (2, len(HOSTILE))
+    told = {row["custom_id"]: row["error"] for row in read_rows(tmp_path / "out.errors.jsonl")}
+    assert {name: error["param"] for name, error in told.items()} == {n: f for n, (_, f) in HOSTILE.items()}
+    assert told["panic"]["code"] == "unreadable_request"
+    assert "Panic" in told["panic"]["message"]
+    assert "secret" not in told["panic"]["message"]
 
 
 async def test_a_program_may_have_equal_lines_computed_apart(valkey: Server, tmp_path: Path) -> None:

@@ -143,6 +143,11 @@ _ALL = (
          "if self._queue.isolated is job and self._queue.engine_proved:", "if True:"),
     ),
     _mutant(
+        "no net",
+        "the net around the reading of messages",
+        (f"{WORKER}intake.preparer:JobPreparer.prepare", "with self.net.around(job):", "if True:"),
+    ),
+    _mutant(
         "look in the lane alone",
         "the check that a job without an entry is neither parked nor waiting for a retry",
         ("look.lua", "if redis.call('ZSCORE', delayed, id) then return 'kept' end\n", ""),

@@ -73,12 +73,13 @@ BESIDE_GATEWAYS: Weights = {
     process.kill_engine: 2,
 }  # fmt: skip
 LIGHT: Weights = {
-    process.kill_engine: 12, process.freeze_engine: 4, process.freeze_worker: 2, process.kill_worker: 3
+    process.kill_engine: 12, process.freeze_engine: 4, process.freeze_worker: 2, process.kill_worker: 3,
+    poison.unreadable: 2,
 }  # fmt: skip
 SHORT_WORKERS: Weights = dict.fromkeys((process.kill_worker, process.kill_engine, process.freeze_worker), 1)
 SHORT_SERVER: Weights = dict.fromkeys(
     (server.kill_server, server.destroy_group, server.cut_commands, server.cut_pubsub, server.fill_memory,
-     server.jump_clock), 1,
+     server.jump_clock, poison.unreadable), 1,
 )  # fmt: skip
 
 sentinels = partial(Sentinels, **LASTING)
@@ -98,7 +99,7 @@ ALL = (
     _caching("sentinel", (SENTINEL, BESIDE), place=sentinels, kinds=("redis",)),
     _caching("replicas", (SENTINEL, BESIDE), place=guarded, kinds=("valkey",), options=ON_REPLICAS),
     _caching("cluster", (CLUSTER, BESIDE), place=cluster, shards=4, pubsub=PubSub.SHARDED),
-    Scenario("poison", (dict.fromkeys(poison.ALL, 1),), kinds=("redis",), blows=7, **POISONED),
+    Scenario("poison", (dict.fromkeys(poison.ALL, 1),), kinds=("redis",), blows=8, **POISONED),
     Scenario("versions", ({versions.deploy: 1}, {process.kill_engine: 4}), kinds=("valkey",), blows=10),
     Scenario("gateways", (GATEWAYS, BESIDE_GATEWAYS), blows=12, gateways=2, customers=8, rate=15.0),
     _caching("mix", (LIGHT, SERVER), shards=2, weight=4, blows=46, crew=3),

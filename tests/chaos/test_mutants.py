@@ -23,6 +23,7 @@ QUICK = (
     "end after entry",
     "no grammar after a resume",
     "drafts unverified",
+    "no net",
 )
 
 

@@ -49,6 +49,7 @@ CLOCK = Scenario("clock", ({aimed.jump_after_renewal: 1},), crew=2, rate=10.0, e
 FULL = Scenario("full", ({aimed.fill_under_load: 1},), crew=1, rate=30.0, engine=SLOW)
 KILLING = POISONED | {"engine": SLOW | poison.ENGINE}
 DEADLY = Scenario("deadly", ({poison.engine_killed: 1},), crew=1, rate=20.0, **KILLING)
+UNREAD = Scenario("unread", ({poison.unreadable: 1},), crew=1, rate=20.0)
 ASKED = Scenario("asked", ({aimed.look_at_waiting: 1},), crew=1, rate=10.0, engine=SLOW)
 UNSURE = Scenario("unsure", ({aimed.submit_again: 1},), crew=1, rate=30.0)
 DEAF = Scenario("deaf", ({server.cut_pubsub: 1},), crew=1, rate=30.0, engine=SLOW, pause_s=0.2)
@@ -87,6 +88,7 @@ TRIALS = (
     _trial("no log repair", DEAF, 40, 8, "stream"),
     _trial("no renewal", LONG, 16, 0, "taken", settle_s=15.0),
     _trial("blame in company", DEADLY, 40, 1, "dead letter"),
+    _trial("no net", UNREAD, 10, 1, "worker", settle_s=15.0),
     _trial("look in the lane alone", ASKED, 10, 1, "result", "stream", settle_s=15.0),
     _trial("no idempotency", UNSURE, 40, 3, "changed"),
     # Without its grammar a job goes on to its length: 64 tokens of 60 ms.

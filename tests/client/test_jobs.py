@@ -15,6 +15,7 @@ from support.workers.hand_worker import HandWorker
 from millstream import (
     AsyncClient,
     CancelOutcome,
+    ChatMessage,
     Choice,
     ClientOptions,
     Conflict,
@@ -85,6 +86,20 @@ async def test_many_at_once_each_with_its_outcome(client: AsyncClient, worker: H
     queued = await worker.redis.xlen(worker.keys.lane("batch"))
     assert queued + await worker.redis.zcard(worker.keys.parked("batch")) == 599
     assert await client.submit_many([]) == []
+
+
+async def test_an_item_that_no_check_has_seen_loses_no_other(client: AsyncClient) -> None:
+    deep: Any = {}
+    for _ in range(300):
+        deep = {"a": deep}
+    messages = (ChatMessage(role="user", content="x"),)
+    unchecked = Request.model_construct(messages=messages, chat_template_kwargs=deep)
+    first, wrong, last = await client.submit_many([{"prompt": "x"}, {"request": unchecked}, {"prompt": "y"}])
+    assert isinstance(first, Submitted)
+    assert isinstance(last, Submitted)
+    assert isinstance(wrong, InvalidRequest)
+    assert isinstance(wrong.__cause__, ValueError)
+    assert wrong.field == "request"
 
 
 async def test_a_full_queue(server: Server, worker: HandWorker) -> None:

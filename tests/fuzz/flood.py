@@ -1,6 +1,6 @@
-"""Garbage into a real queue: tens of thousands of entries, right, changed and damaged, through a real
-server into a real worker. Entries with an id and a hash end; those of strangers are put aside; a good job
-is done."""
+"""Garbage into a real queue: a hundred thousand entries, right, changed, damaged and of extreme shapes,
+through a real server into two real workers. Entries with an id and a hash end; those of strangers are put
+aside; a good job is done; no engine dies, and no job meets an exception that nobody expected."""
 
 from __future__ import annotations
 
@@ -13,11 +13,20 @@ from random import Random
 from typing import Any
 
 import redis.asyncio
+from support.models.spelling import CALLING_TEMPLATE
 from support.servers.servers import Server
-from support.workers.counting_worker import assert_nothing_left, counted, model_name, serving, until
+from support.workers.counting_worker import (
+    assert_nothing_left,
+    counted,
+    model_name,
+    serving,
+    until,
+    write_tokenizer,
+)
 from support.workers.work import SHARD, answer, raw_submission
 
 from fuzz import valid
+from fuzz.shapes import wire_request
 from fuzz.targets.codec import body, pack
 from fuzz.targets.jobs import small_request, told
 from fuzz.targets.queue import lane_fields
@@ -32,6 +41,7 @@ from millstream.wire.messages.record import read_job
 _CHUNK = 500
 _RESUMED = 0.1  # of the entries: jobs with a token log, there before the worker
 _SUBMITTED = 0.7  # of the others: with a hash of their own
+_SHAPED = 0.5  # of those: with a value of an extreme shape
 _WAIT_S = 600.0
 
 
@@ -45,14 +55,18 @@ class Flooded:
     noted: int = 0
 
 
-async def flood(server: Server, tokenizer: Path, seed: str, entries: int) -> Flooded:
-    """Raises AssertionError where an entry is left without its end, or anything is left behind."""
+async def flood(server: Server, folder: Path, seed: str, entries: int) -> Flooded:
+    """`folder`: for the tokenizer. Raises AssertionError where an entry is left without its end, or anything
+    is left behind.
+    """
+    tokenizer = write_tokenizer(folder, chat=True, template=CALLING_TEMPLATE)
     chance = Random(seed)
     flooded = Flooded()
     model = model_name(tokenizer, rows=32, context=128, blocks=4096)
     async with redis.asyncio.Redis.from_url(server.url) as client, AsyncClient(server.url) as producer:
         resumed = await _resume(client, chance, round(_RESUMED * entries))
-        async with serving(server, model, max_dead=10 * entries, max_rows=32, lookahead=256):
+        settings: dict[str, Any] = {"max_dead": 10 * entries, "max_rows": 32, "lookahead": 256}
+        async with serving(server, model, **settings) as one, serving(server, model, **settings) as other:
             ids = resumed
             for first in range(len(resumed), entries, _CHUNK):
                 ids += await _pour(client, chance, first, min(_CHUNK, entries - first), flooded)
@@ -60,6 +74,9 @@ async def flood(server: Server, tokenizer: Path, seed: str, entries: int) -> Flo
             await until(lambda: _is_drained(client), _WAIT_S)
             await _count(client, ids, flooded)
             assert await answer(producer, "w1", 3) == counted(2, 3)
+            for worker in (one, other):
+                assert worker.metric("engine_restarts_total") == 0
+                assert worker.metric("unreadable_requests_total") == 0
         flooded.noted = await client.xlen(SHARD.dead)
         assert flooded.noted == flooded.strangers, f"{flooded.noted} notes of {flooded.strangers} strangers"
         await assert_nothing_left(client)
@@ -90,7 +107,9 @@ async def _pour(
     submitted, commands = [], []
     for number in range(first, first + count):
         if chance.random() < _SUBMITTED:
-            payload, version = body(chance, _request), chance.choice((1, 1, 1, 0, -1))
+            shaped = chance.random() < _SHAPED
+            payload = wire_request(chance) if shaped else body(chance, _request)
+            version = chance.choice((1, 1, 1, 0, -1))
             # Below the first version it is refused, above it left to others.
             changes = {"lane": chance.choice(LANES), "version": version, "stream": len(payload) % 5 == 0}
             submitted.append(raw_submission(f"0-fuzz-{number}", payload, **changes))

@@ -22,6 +22,8 @@ from random import Random
 from types import FrameType
 from typing import Any
 
+from millstream.errors import ENDS
+
 _LONGEST_MESSAGE = 4000  # a clear error can be read
 _KEPT = 5  # violations of one target that are told
 
@@ -129,7 +131,9 @@ def outcome(target: Target, case: Any) -> tuple[str, str]:
         target.feed(case)
     except target.clear as error:
         return _clear(error)
-    except (Exception, Hang) as error:  # noqa: BLE001 - any of them is what is looked for
+    except ENDS:
+        raise
+    except BaseException as error:  # noqa: BLE001 - any is what is looked for: a panic, too, and a Hang
         return "crash", _told(error)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)

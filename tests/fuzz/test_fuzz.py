@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from support.servers.servers import Server
-from support.workers.counting_worker import write_tokenizer
 
 from fuzz.flood import flood
 from fuzz.gateway_reply import check_reply
@@ -91,7 +90,7 @@ def test_an_answer_that_the_gateway_may_not_give_is_told() -> None:
 
 
 async def test_a_queue_full_of_garbage_is_worked_off(valkey: Server, tmp_path: Path) -> None:
-    flooded = await flood(valkey, write_tokenizer(tmp_path, chat=True), SEED, 600)
+    flooded = await flood(valkey, tmp_path, SEED, 600)
     assert flooded.states["completed"] > 50, flooded
     assert flooded.states["failed"] > 50, flooded
     assert flooded.reasons["log_damaged"] > 2, flooded

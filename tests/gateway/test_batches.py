@@ -113,6 +113,26 @@ async def test_an_invalid_input_fails_with_a_reason_for_each_line(door: Gateway,
             assert [one.code for one in failed.errors.data or ()] == [code]
 
 
+async def test_a_line_that_is_too_deep_or_too_large_to_read_is_one_fault(
+    door: Gateway, counting: None
+) -> None:
+    """Neither is the batch tried again, nor does another one wait."""
+    shapes: list[tuple[dict[str, Any], str]] = [
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"multipleOf": 10**400}}}},
+         "body.response_format.json_schema.schema"),
+        ({"chat_template_kwargs": json.loads('{"a":' * 300 + "1" + "}" * 300)}, "body.chat_template_kwargs"),
+    ]  # fmt: skip
+    lines = [chat(place, "w1", 2) for place in range(len(shapes))]
+    wrong = [line | {"body": line["body"] | more} for line, (more, _) in zip(lines, shapes, strict=True)]
+    async with door.client() as client:
+        done = await finished(client, (await made(client, [*wrong, chat(9, "w1", 2)])).id)
+        assert done.status == "failed"
+        assert done.errors is not None
+        told = [(one.line, one.code, one.param) for one in done.errors.data or ()]
+        assert told == [(place, "invalid_field", field) for place, (_, field) in enumerate(shapes, 1)]
+        assert (await finished(client, (await made(client, LINES)).id)).status == "completed"
+
+
 async def test_a_cancelled_batch_keeps_what_it_has(door: Gateway, worker: HandWorker) -> None:
     """One job has ended, one runs, one waits."""
     async with door.client() as client:

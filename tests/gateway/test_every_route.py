@@ -39,6 +39,9 @@ LONG = "x" * 1000
 DEEP: dict[str, Any] = {"a": {}}
 for _ in range(100):
     DEEP = {"a": DEEP}
+NESTED = json.loads('{"a":' * 300 + "1" + "}" * 300)  # pydantic writes no such one
+HUGE = {"type": "number", "multipleOf": 10**400}  # no float
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "[" * 600 + "]" * 600}}
 
 
 @dataclass(frozen=True)
@@ -94,12 +97,13 @@ GENERATION: Values = {
     "stop": [7, {}, [7], [""], ["x" * 257], ["x"] * 17], "stop_token_ids": ["x", 7, [-1], ["x"], [1] * 257],
     "presence_penalty": [9, "none"], "frequency_penalty": [-9, "none"], "repetition_penalty": [0, 11, "x"],
     "logit_bias": [[], 7, {"x": 1}, {"1": 101}, {"1": "x"}, {str(token): 1 for token in range(1025)}],
-    "metadata": [[], {"a": 1}, {"a": LONG * 70}], "chat_template_kwargs": [7, []],
+    "metadata": [[], {"a": 1}, {"a": LONG * 70}], "chat_template_kwargs": [7, [], NESTED],
     "prediction": [7, {"type": "image", "content": "x"}, {"type": "content"}],
     "cache": [7, {"ttl": 1}, {"no-cache": 1}],
     "response_format": [7, {"type": "xml"},
-                        {"type": "json_schema", "json_schema": {"name": "x", "schema": 7}}],
-    "structured_outputs": [7, {"x": 1}, {"choice": []}, {"regex": 7}],
+                        {"type": "json_schema", "json_schema": {"name": "x", "schema": 7}},
+                        {"type": "json_schema", "json_schema": {"name": "x", "schema": HUGE}}],
+    "structured_outputs": [7, {"x": 1}, {"choice": []}, {"regex": 7}, {"json": HUGE}],
     "guided_json": [7, DEEP], "guided_regex": [7, LONG * 70], "guided_choice": ["x", [], [7]],
     "guided_grammar": [7, []], "guided_whitespace_pattern": [7, " "],
     "functions": [[{"name": "f"}]], "function_call": [{"name": "f"}], "audio": [{"voice": "x"}],
@@ -111,9 +115,11 @@ ONLY_CHAT: Values = {
         None, [], "hello", 7, [7], [{}], [{"role": "user"}], [{"role": LONG, "content": "x"}],
         [{"role": "user", "content": 7}], [{"role": "user", "content": [{"type": "image_url"}]}],
         [{"role": "tool", "content": "x", "tool_call_id": LONG}],
+        [{"role": "assistant", "tool_calls": [CALL]}],
     ],
     "max_completion_tokens": [-1, 1.5, "x"], "logprobs": [7, "x"], "top_logprobs": [-1, 99, "x", 3],
-    "tools": [7, [7], [{"type": "browser"}], [{"type": "function"}]],
+    "tools": [7, [7], [{"type": "browser"}], [{"type": "function"}],
+              [{"type": "function", "function": {"name": "f", "parameters": HUGE}}]],
     "tool_choice": ["always", 7, "required"], "parallel_tool_calls": [7, "x"],
 }  # fmt: skip
 ONLY_COMPLETIONS: Values = {

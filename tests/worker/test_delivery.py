@@ -45,6 +45,7 @@ def test_a_job_is_known_by_its_first_choice_although_that_is_over() -> None:
     processor = OutputProcessor(table, queue, ServerClock(), metrics, ModelSlot(), max_result_bytes=1000)
     request = Request(token_ids=(1,), sampling=SamplingParams(n=2))
     jobs = [held_job(name, request=request, attempt=2) for name in ("refused", "compiled")]
+    jobs.append(held_job("strange", request=request, attempt=2))
     for job in jobs:
         job.rows = [ChoiceOutput(choice, unused) for choice in range(2)]
         job.rows[0].reason = "stop"
@@ -55,9 +56,12 @@ def test_a_job_is_known_by_its_first_choice_although_that_is_over() -> None:
     assert not jobs[1].compiling
     assert jobs[1].timing.compiled_ms is not None
     processor.refused(Refused(engine_request(jobs[0]).handle, "response_format", "it does not fit"))
-    assert [(job.state, job.error and job.error.message) for job in jobs] == [
-        (State.FAILED, "it does not fit"),
+    trace = '  File "x.py", line 7, in compile'
+    processor.refused(Refused(engine_request(jobs[2]).handle, "response_format", "Panic", trace))
+    assert [(job.state, job.error and (job.error.code, job.error.field)) for job in jobs] == [
+        (State.FAILED, ("bad_request", "response_format")),
         (State.RUNNING, None),
+        (State.FAILED, ("unreadable_request", None)),
     ]
 
 

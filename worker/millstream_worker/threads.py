@@ -28,6 +28,9 @@ async def in_thread(function: Callable[Given, Result], *args: Given.args, **kwar
     def run() -> None:
         try:
             result = function(*args, **kwargs)
+        except StopIteration as error:  # which no future of asyncio takes: its waiter would wait for ever
+            raised = RuntimeError("a StopIteration that left its function")
+            future.set_exception(raised.with_traceback(error.__traceback__))
         except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
             future.set_exception(error)
         else:

@@ -1,13 +1,17 @@
 """Jobs that hurt whoever computes them: the counting engine breaks, in one way or another, at the third token
-of their answer (`ENGINE` tells it at which). Each must end as failed, and the jobs beside it must not notice.
+of their answer (`ENGINE` tells it at which); or whoever reads them. Each must end as failed, and the jobs
+beside it must not notice.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from support.workers.word_answers import counted
+from support.workers.words import UNREADABLE
 
 from chaos.arena import Arena
 from chaos.faults import Fault
@@ -22,17 +26,20 @@ GIVE_UP_S = 120.0
 
 def _poison(option: str, what: str, code: str = "engine_died") -> Fault:
     """`option` of the counting engine; `code` of the error that its sender gets."""
+    return _fault(what, partial(_order, option=option, code=code), lethal=option == "lethal")
 
+
+def _fault(what: str, order: Callable[[Arena], Order], *, lethal: bool = False) -> Fault:
     async def strike(arena: Arena) -> None:
         alone = arena.random.random() < 0.5
         for _ in range(1 if alone else 2):
-            entry = await arena.load.place(_order(arena, option, code))
+            entry = await arena.load.place(order(arena))
             if entry.accepted is not Accepted.YES:
                 continue
             client = arena.load.shared(0)
             arena.load.spawn(arena.load.readers.follow(client, entry, "follow"))
             arena.load.spawn(arena.load.readers.wait(client, entry))
-            if option == "lethal":
+            if lethal:
                 arena.load.spawn(_replace_victims(arena, entry))
 
     return Fault(f"poison: {what}", strike)
@@ -44,6 +51,13 @@ def _order(arena: Arena, option: str, code: str) -> Order:
     fields = {"prompt": f" w{first}", "max_tokens": LENGTH, "temperature": 0, "stream": True}
     own_id = f"{option}-{len(arena.ledger)}"
     return Order(own_id, fields, (counted(first, LENGTH).text,), fails=frozenset((code,)))
+
+
+def _unreadable(arena: Arena) -> Order:
+    """Short, or long enough to be read in a thread."""
+    notes = {str(place): "x" * 500 for place in range(arena.random.choice((0, 10)))}
+    fields = {"prompt": UNREADABLE, "max_tokens": LENGTH, "stream": True, "metadata": notes}
+    return Order(f"unreadable-{len(arena.ledger)}", fields, ("",), fails=frozenset(("unreadable_request",)))
 
 
 async def _replace_victims(arena: Arena, entry: Entry) -> None:
@@ -60,8 +74,10 @@ async def _replace_victims(arena: Arena, entry: Entry) -> None:
 
 
 engine_killed = _poison("poison", "kills the engine")
+unreadable = _fault("makes its reader panic", _unreadable)
 ALL = (
     engine_killed,
+    unreadable,
     _poison("lethal", "kills the worker"),
     _poison("hang", "hangs the engine"),
     _poison("stall", "stops the engine"),

@@ -16,6 +16,7 @@ from fuzz.targets import (
     queue,
     sampling,
     scrapes,
+    shapes,
     streams,
     text,
 )
@@ -34,9 +35,10 @@ MODULES = (
     engine,
     gateway,
     scrapes,
+    shapes,
     commands,
 )
 _WIRE = (codec, queue, jobs, control, streams, names)
-_PROGRAMS = (client, batch, text, sampling, engine, scrapes, gateway, commands)
+_PROGRAMS = (client, batch, text, sampling, engine, scrapes, gateway, shapes, commands)
 ALL: tuple[Target, ...] = tuple(one for module in (*_WIRE, *_PROGRAMS) for one in module.TARGETS)
 BY_NAME = {target.name: target for target in ALL}

@@ -85,7 +85,7 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
-def _read_line(data: bytes) -> None:
+def read_line(data: bytes) -> None:
     """As a run does: a row that the client takes or refuses, or a fault, each with its row in a file."""
     try:
         row = _row(data)
@@ -214,7 +214,7 @@ def parse_or_fault(data: bytes) -> None:
 
 
 TARGETS = (
-    Target("batch-lines", line, _read_line, (LineFault, InvalidRequest), share=3),
+    Target("batch-lines", line, read_line, (LineFault, InvalidRequest), share=3),
     Target("batch-answers", lambda chance: body(chance, valid.result), _answer, (ProtocolError,), share=1),
     Target("batch-journals", _journal_files, _open_journal, (InvalidRequest,), share=0.25),
     Target("batch-files", _input, _read_input, (InvalidRequest,), share=0.5),

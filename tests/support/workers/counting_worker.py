@@ -34,14 +34,16 @@ REAL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def write_tokenizer(folder: Path, *, chat: bool = False, ending: str = "") -> Path:
-    """`ending`: of each word."""
+def write_tokenizer(
+    folder: Path, *, chat: bool = False, ending: str = "", template: str = CHAT_TEMPLATE
+) -> Path:
+    """`ending`: of each word; `template`: for a `chat`."""
     words = {f"w{i}{ending}": i for i in range(1000)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token=f"w0{ending}"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
     if chat:
-        fast.chat_template = CHAT_TEMPLATE
+        fast.chat_template = template
     fast.save_pretrained(str(folder))
     return folder
 

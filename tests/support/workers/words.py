@@ -20,6 +20,7 @@ WORDS = 999
 END = WORDS  # the end-of-sequence token
 VOCAB = END + 1 + 256 + 1
 STRIDES = 3  # the longest, of a row with a temperature
+UNREADABLE = "\x01" * 40  # a prompt at which the pattern's library panics: too many ways to read it
 _END_NAME = "<end>"
 _SPACE = "\u0120"  # as the alphabet of bytes spells it
 
@@ -35,7 +36,7 @@ def tokenizer() -> Tokenizer:
     made = Tokenizer(models.BPE(vocab, merges))
     made.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(r"\s?\S+"), "isolated"),
+            pre_tokenizers.Split(Regex(r"(\x01|\x01)*\x02|\s?\S+"), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

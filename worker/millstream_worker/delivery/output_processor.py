@@ -11,6 +11,7 @@ from millstream_worker.engine.protocol.outputs import Compiled, Refused, Step
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.net import Net
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.jobs.table import JobTable
@@ -52,6 +53,7 @@ class OutputProcessor:
         self._queue = queue
         self._clock = clock
         self._metrics = metrics
+        self._net = Net(metrics)
         self._model = model
         self._max_result_bytes = max_result_bytes
         self._steps = 0
@@ -105,9 +107,12 @@ class OutputProcessor:
     def refused(self, refused: Refused) -> None:
         """The engine can never run this job: it fails, and the submitter gets the reason."""
         job = self._job_of(refused.handle)
-        if job is not None:
-            error = ErrorInfo(code="bad_request", message=refused.message, field=refused.field)
-            self._table.conclude(job, State.FAILED, error)
+        if job is None:
+            return
+        error = ErrorInfo(code="bad_request", message=refused.message, field=refused.field)
+        if refused.trace:
+            error = self._net.unexpected(job, refused.message, refused.trace)
+        self._table.conclude(job, State.FAILED, error)
 
     def compiled(self, compiled: Compiled) -> None:
         """Its grammar is there: the job waits for its place in the batch now."""

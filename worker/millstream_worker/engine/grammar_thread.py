@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
@@ -18,6 +19,7 @@ from millstream_worker.engine.protocol.outputs import EngineStats, Refused
 from millstream_worker.engine.protocol.request import EngineRequest
 
 _NICE = 10  # a tenth of a busy processor: with 19, the trial alone took half a minute on one
+_FRAMES = 20  # of a traceback, the innermost
 STACK_BYTES = 256 * 2**20  # reserved, not taken: a text of 256 KiB is a chain of thousands of references
 Result = Mapping[int, Matcher] | Refused
 
@@ -101,14 +103,14 @@ class GrammarThread:
 
     def _result(self, request: EngineRequest) -> Result:
         assert request.grammar is not None, "a request without a grammar"
+        grammar = request.grammar
         try:
             return self._compiler.matchers(request)
-        except InvalidGrammar as error:
-            problem = str(error)
+        except (InvalidGrammar, RecursionError, OverflowError) as error:
+            return Refused(request.handle, grammar.field, f"{grammar.type}: {error}; change it")
         except BaseException as error:  # noqa: BLE001 - panics, too: no request is lost
-            problem = f"cannot be compiled: {error!r:.300}"
-        grammar = request.grammar
-        return Refused(request.handle, grammar.field, f"{grammar.type}: {problem}; change it")
+            trace = "".join(traceback.format_tb(error.__traceback__, -_FRAMES))
+            return Refused(request.handle, grammar.field, type(error).__name__, trace)
 
 
 def _yield_cores() -> None:

@@ -84,8 +84,13 @@ def main() -> None:
     with contextlib.suppress(BrokenPipeError):
         while (grammar := _read(sys.stdin.buffer)) is not None:
             _limit_time()
-            matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
-            _write(sys.stdout.buffer, _problem(matcher))
+            try:
+                problem = _problem(LLMatcher(tokenizer, grammar, log_level=0, limits=limits()))
+            except MemoryError:
+                raise
+            except BaseException as error:  # noqa: BLE001 - a panic, too, which may quote the grammar
+                problem = f"the compiler cannot read it ({type(error).__name__}); write it in another way"
+            _write(sys.stdout.buffer, problem)
 
 
 def _problem(matcher: LLMatcher) -> str:

@@ -4,7 +4,6 @@ becomes a failed result, never an exception.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import structlog
@@ -20,6 +19,7 @@ from millstream_worker.intake.preparer import JobPreparer, earlier_choices, size
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import AttemptLimits, Job, Phase
 from millstream_worker.jobs.table import JobTable
+from millstream_worker.threads import in_thread
 
 _log = structlog.get_logger(__name__)
 _BESIDE_BYTES = 64 * 1024  # beyond that it would delay the jobs behind it
@@ -53,12 +53,13 @@ class Admission:
         job.alone = job.died >= self._limits.max_died
         given_up = self._given_up(job)
         if given_up is not None:
-            job.earlier = earlier_choices(started.log)
             job.end(State.FAILED, given_up, letter=given_up.code)
+            self._preparer.recall(job, started)
         elif job.alone:
-            job.earlier, job.unread = earlier_choices(started.log), started
+            job.unread = started
+            self._preparer.recall(job, started)
         elif size_of(job, started) > _BESIDE_BYTES and job.entry.version in TAKEN:
-            with self._queue.reading():  # a part of it
+            with self._queue.reading(), self._preparer.net.around(job):  # a part of it
                 await self._put_off(job, started)
         else:
             with self._queue.reading():
@@ -78,8 +79,8 @@ class Admission:
         earlier attempts are known.
         """
         job.unread, job.unread_bytes = started, size_of(job, started)
-        job.earlier = await asyncio.to_thread(earlier_choices, started.log)
-        outlined = await asyncio.to_thread(outline, job.entry.payload)
+        job.earlier = await in_thread(earlier_choices, started.log)
+        outlined = await in_thread(outline, job.entry.payload)
         if outlined is not None:
             job.request = outlined.request
         kept = sum(len(other.entry.payload) for other in self._table.to_read())

@@ -139,6 +139,9 @@ class Metrics:
         )
         self.cache_bytes = make.gauge("result_cache_bytes", "Kept results on the server")
         self.jobs_held = make.gauge("jobs_held", "Jobs this worker holds a lease on")
+        self.unreadable = make.counter(
+            "unreadable_requests", "Requests that failed because reading them raised what nobody expected"
+        )
         self.reclaimed = make.counter("jobs_reclaimed", "Jobs taken over after their lease expired")
         self.released = make.counter("jobs_released", "Jobs released")
         self.other_versions = make.gauge(

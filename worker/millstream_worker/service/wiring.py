@@ -37,6 +37,7 @@ from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import AttemptLimits
+from millstream_worker.jobs.net import Net
 from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.leases import Control, Leases
@@ -111,7 +112,7 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
     supervisor = Supervisor(launch, engine, queue, events, watch("step"), _engine_limits(settings))
     # intake: from the lanes to prepared jobs
     bounds = JobBounds(settings.max_prompt_tokens, settings.max_output_tokens, settings.max_result_bytes)
-    preparer = JobPreparer(model, capacity, bounds)
+    preparer = JobPreparer(model, capacity, bounds, Net(metrics))
     lookup = Lookup(consumer, table, queue, clock, metrics, watch("lookup", 1.0))
     admission = Admission(table, queue, preparer, limits, lookup, log_payloads=settings.log_payloads)
     starting = Starting(consumer, table, queue, admission)

@@ -20,7 +20,9 @@ from millstream.wire.messages.messages import ChatMessage, Request
 from millstream.wire.messages.tools import CALL_BEGIN, CALL_END, Tool, ToolCall
 
 # Errors of a template on messages it was not written for: its own, or Python's.
-_TEMPLATE_ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_TEMPLATE_ERRORS = (
+    jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
+)  # fmt: skip
 _ABOUT_TOOLS = f"""You can call these functions, each described as JSON:
 <tools>
 %s
@@ -82,6 +84,7 @@ class ChatTemplate:
         text: str = self._tokenizer.apply_chat_template(
             list(turns), tools=list(tools) or None, add_generation_prompt=True, tokenize=False, **kwargs
         )
+        text.encode()  # arguments in JSON may have written half of a surrogate pair, which no tokenizer takes
         return text
 
     def _turn(self, message: ChatMessage, messages: Sequence[ChatMessage]) -> Turn:

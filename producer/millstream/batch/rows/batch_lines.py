@@ -10,7 +10,7 @@ from typing import Any
 
 from millstream.batch.bodies.body_format import ordered_text
 from millstream.batch.bodies.request_body import DEFAULT_QUEUE, BatchEndpoint, read_body
-from millstream.batch.rows.faults import FaultCode, LineFault, fault_of_body, invalid
+from millstream.batch.rows.faults import FaultCode, LineFault, fault_of_body, faults_only, invalid
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane
 from millstream.wire.messages.messages import Request, ResultCache
@@ -36,6 +36,7 @@ class BatchLine:
     size: int = 0  # bytes of the line: about the memory it takes while it is under way
 
 
+@faults_only()
 def parse(data: bytes) -> Mapping[str, Any]:
     """The line as a JSON object. Raises LineFault."""
     try:
@@ -55,6 +56,7 @@ def parse(data: bytes) -> Mapping[str, Any]:
     return value
 
 
+@faults_only()
 def custom_id_of(fields: Mapping[str, Any]) -> str:
     """Raises LineFault if there is none by which a row could be found."""
     value = fields.get("custom_id")
@@ -69,6 +71,7 @@ def custom_id_of(fields: Mapping[str, Any]) -> str:
     raise LineFault(FaultCode.INVALID_FIELD, shown, "custom_id")
 
 
+@faults_only()
 def read_row(
     line: int, custom_id: str, fields: Mapping[str, Any], *, lane: Lane, tenant: str, queue: str | None = None
 ) -> BatchLine:
@@ -102,6 +105,7 @@ def _answer_key(queue: str, endpoint: BatchEndpoint, request: Request) -> bytes 
     return hashlib.blake2b(asked.encode(), digest_size=16).digest()
 
 
+@faults_only()
 def digest_of(custom_id: str, fields: Mapping[str, Any]) -> str:
     """The `digest` of a row, without validating the body. Raises LineFault if there can be none."""
     return _content(custom_id, fields)[2]

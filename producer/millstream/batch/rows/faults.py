@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
 from millstream.batch.bodies.unsupported_field import UnsupportedField
-from millstream.errors import InvalidRequest
+from millstream.errors import ENDS, InvalidRequest
+from millstream.wire.messages.invalid import BEYOND
 
 INCOMPLETE_OUTPUT = "incomplete_output"  # of a line whose job has ended with a cut answer
 
@@ -23,6 +26,7 @@ class FaultCode(StrEnum):
     UNKNOWN_URL = "unknown_url"
     INVALID_FIELD = "invalid_field"
     UNSUPPORTED_FIELD = "unsupported_field"
+    UNREADABLE_REQUEST = "unreadable_request"
 
 
 class LineFault(Exception):
@@ -36,6 +40,20 @@ class LineFault(Exception):
         self.message = message
         self.field = field
         self.custom_id = custom_id
+
+
+@contextlib.contextmanager
+def faults_only() -> Iterator[None]:
+    """Around the reading of a line: whatever that raises is a fault of this line. Raises LineFault."""
+    try:
+        yield
+    except (LineFault, *ENDS):
+        raise
+    except (RecursionError, OverflowError) as error:
+        raise invalid("body", type(error).__name__, BEYOND) from error
+    except BaseException as error:
+        problem = f"reading it raised {type(error).__name__}, which is not expected of any line; change it"
+        raise LineFault(FaultCode.UNREADABLE_REQUEST, problem) from error
 
 
 def fault_of_body(error: InvalidRequest) -> LineFault:

@@ -4,6 +4,7 @@ field.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from millstream.client.submitting.structured_outputs import FormatArgument, aske
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane, check_own_id, new_own_id
 from millstream.wire.messages import codec
-from millstream.wire.messages.invalid import invalid_request
+from millstream.wire.messages.invalid import invalid_request, within_reach
 from millstream.wire.messages.messages import ChatMessage, Request, ResultCache
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.versions import FIRST_VERSION
@@ -111,6 +112,11 @@ def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int, shards
     """Check and encode the arguments of `submit`. `shards`: see own_id_of. Raises InvalidRequest for the
     first wrong one.
     """
+    with within_reach():
+        return _encoded(fields, now_ms, max_payload_bytes, shards)
+
+
+def _encoded(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int, shards: int) -> EncodedRequest:
     if not isinstance(fields, Mapping):
         raise InvalidRequest("request", fields, "give the arguments of submit as a mapping")
     given = {name: value for name, value in fields.items() if value is not None}
@@ -193,10 +199,10 @@ def _own_id(own_id: Any) -> str | None:
 
 
 def _one_of(kind: type[E], field: str, given: Any) -> E:
-    try:
-        return kind(given)
-    except ValueError:
-        raise InvalidRequest(field, given, f"must be one of {', '.join(kind)}") from None
+    if isinstance(given, str):  # Enum's own error shows all of anything else, however deep it is
+        with contextlib.suppress(ValueError):
+            return kind(given)
+    raise InvalidRequest(field, given, f"must be one of {', '.join(kind)}")
 
 
 def _deadline_ms(deadline_s: Any, now_ms: int) -> int | None:

@@ -19,6 +19,7 @@ from millstream.client.submitting.requests import EncodedRequest, draft
 from millstream.client.submitting.worker_versions import WorkerVersions
 from millstream.client.submitting.writes import DurableWrites
 from millstream.errors import (
+    ENDS,
     AccessDenied,
     Conflict,
     InvalidRequest,
@@ -135,6 +136,13 @@ class Submission:
                 yield self._worker_versions.refusal(made.version) or made
             except InvalidRequest as error:
                 yield error
+            except ENDS:
+                raise
+            except BaseException as error:  # noqa: BLE001 - one item's must not lose the others' outcomes
+                problem = "cannot be written as a message; make it with its model's own checks"
+                wrong = InvalidRequest("request", type(error).__name__, problem)
+                wrong.__cause__ = error
+                yield wrong
 
     async def _patiently(
         self,

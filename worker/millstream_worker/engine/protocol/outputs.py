@@ -11,11 +11,16 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The request can never run here. `field` names the invalid field; `message` says why, and what to do."""
+    """The request can never run here. `field` names the invalid field; `message` says why, and what to do.
+
+    With a `trace` reading it raised what nobody expected: `message` is the exception's type, and the trace
+    says where.
+    """
 
     handle: int
     field: str
     message: str
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

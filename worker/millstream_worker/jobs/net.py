@@ -1,0 +1,61 @@
+"""The net around the reading of messages: whatever one of them makes this worker raise ends its own job, and
+nothing else. What an unexpected exception says is never told: it may quote the message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterator
+
+import structlog
+
+from millstream.errors import ENDS, InvalidRequest
+from millstream.wire.messages.invalid import beyond
+from millstream.wire.messages.messages import ErrorInfo, State
+from millstream_worker.jobs.job import Job
+from millstream_worker.observe.metrics import Metrics
+
+_log = structlog.get_logger(__name__)
+_FRAMES = 20  # of a traceback, the innermost
+
+
+class Net:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._known: set[tuple[str, str]] = set()  # kinds that were logged, with their places
+
+    @contextlib.contextmanager
+    def around(self, job: Job) -> Iterator[None]:
+        """What reads the job's message. An exception ends the job, and goes no further."""
+        try:
+            yield
+        except InvalidRequest as error:
+            job.end(State.FAILED, _bad_request(error))
+        except (RecursionError, OverflowError) as error:
+            job.end(State.FAILED, _bad_request(beyond(error)))
+        except ENDS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a panic of a library in Rust is no Exception
+            trace = "".join(traceback.format_tb(error.__traceback__, -_FRAMES))
+            job.end(State.FAILED, self.unexpected(job, type(error).__name__, trace))
+            job.rows.clear()  # they may be half made
+
+    def unexpected(self, job: Job, kind: str, trace: str) -> ErrorInfo:
+        """Count and log an exception of this kind, here or in the engine. Returns what the sender is told."""
+        self._metrics.unreadable.inc()
+        place = kind, trace.rpartition("  File ")[2]
+        if place not in self._known:
+            self._known.add(place)
+            _log.error("a request cannot be read; its job fails", job_id=job.id, error=kind, trace=trace)
+        message = (
+            f"reading this request raised {kind}, which is not expected of any: change it, or tell the "
+            "operator; the worker's log has the place"
+        )
+        return ErrorInfo(code="unreadable_request", message=message)
+
+
+def _bad_request(error: InvalidRequest) -> ErrorInfo:
+    """A template may have put halves of surrogate pairs into the text, which no message can carry."""
+    message = str(error).encode("utf-8", "backslashreplace").decode()
+    return ErrorInfo(code="bad_request", message=message, field=error.field)
