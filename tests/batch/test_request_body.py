@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -150,6 +151,8 @@ def test_the_format_of_the_answer(body: dict[str, Any], made: dict[str, Any] | N
 
 GET = {"type": "function", "function": {"name": "get", "parameters": {"type": "object", "properties": {}}}}
 PART: dict[str, Any] = {"type": "image_url", "image_url": {}}
+DEEP = json.loads("[" * 300 + "]" * 300)
+DEEP_CALL = {"id": "c", "type": "function", "function": {"name": "get", "arguments": json.dumps(DEEP)}}
 
 # What the client's readers and the request itself refuse has its rows in tests/client and tests/wire.
 WRONG: dict[Any, list[tuple[dict[str, Any], str, str]]] = {
@@ -201,6 +204,14 @@ WRONG: dict[Any, list[tuple[dict[str, Any], str, str]]] = {
             "messages[0].audio",
             "not supported",
         ),
+        (
+            {"messages": [*HELLO, {"role": "a", "tool_calls": [DEEP_CALL]}]},
+            "messages[1].tool_calls.0.function.arguments",
+            "nested more than 64 deep",
+        ),
+        ({"messages": [{"role": "a", "content": "x" * (2**22 + 1)}]}, "messages[0].content", "shorten it"),
+        ({"chat_template_kwargs": {"a": DEEP}}, "chat_template_kwargs", "nested more than 64 deep"),
+        ({"guided_json": {"multipleOf": 10**400}}, "guided_json", "use rounder numbers"),
         ({"modalities": ["text", "audio"]}, "modalities", "not supported"),
         ({"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens", "one of the two"),
         ({"max_completion_tokens": 0}, "max_completion_tokens", "at least 1"),

@@ -88,6 +88,13 @@ def chat(**kwargs: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": "Hi"}], "chat_template_kwargs": kwargs}
 
 
+def nested(depth: int) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for _ in range(depth - 1):
+        made = {"a": made}
+    return made
+
+
 def test_text_parts_are_one_text() -> None:
     parts = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
     [joined] = [request(messages=[chat_parts(*parts)]).messages]
@@ -153,6 +160,9 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     (chat(x=[math.nan]), "chat_template_kwargs", "cannot carry"),
     (chat(x={1: 2}), "chat_template_kwargs", "cannot carry"),
     (chat(x=2**64), "chat_template_kwargs", "cannot carry"),
+    (chat(x=nested(64)), "chat_template_kwargs", "nested more than 64 deep"),
+    (chat(x=nested(300)), "chat_template_kwargs", "nested more than 64 deep"),  # pydantic writes no such one
+    (chat(x=(((([[[]]],),),),) * 400), "chat_template_kwargs", "may take 4096"),
     ({"prompt": "a", "chat_template_kwargs": {"x": 1}}, "chat_template_kwargs", "needs messages"),
     ({**chat(), "chat_template_kwargs": [1]}, "chat_template_kwargs", "must be a map"),
     ({"prompt": "a", "prediction": {"type": "text"}}, "prediction", '{"type": "content"'),
@@ -198,11 +208,9 @@ def test_a_number_that_python_does_not_write() -> None:
 
 
 def test_values_that_are_nested_too_deeply() -> None:
-    deep: dict[str, Any] = {}
-    for _ in range(20_000):
-        deep = {"x": deep}
-    with pytest.raises(InvalidRequest, match="cannot carry"):
-        draft(chat(x=deep), NOW_MS, 1000)
+    with pytest.raises(InvalidRequest, match="nested more than 64 deep"):
+        draft(chat(x=nested(20_000)), NOW_MS, 1000)
+    assert draft(chat(x=nested(63)), NOW_MS, 1000).version == 2
 
 
 def test_an_item_that_is_no_mapping() -> None:

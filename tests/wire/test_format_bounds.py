@@ -65,6 +65,11 @@ HOSTILE = {
         schema({"anyOf": [{"multipleOf": 99_991 + 2 * n} for n in range(20)]}),
         "multiple of multipleOf here and before is 1000000000",
     ),
+    "a multiple beyond floating point": (
+        schema({"multipleOf": 10**400}),
+        "multiple of multipleOf here and before is 1000000000",
+    ),
+    "a multiple as long as can be read": (schema({"multipleOf": -(10**4200)}), "use rounder numbers"),
     "of fractions": (schema({"type": "number", "multipleOf": 0.123457}), "here and before is 123457"),
     "a long constant": (
         schema({"items": {"const": "a" * 513}, "minItems": 10**6}),

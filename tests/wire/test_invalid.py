@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from millstream.errors import InvalidRequest
+from millstream.wire.messages import response_format
 from millstream.wire.messages.codec import pack
 from millstream.wire.messages.invalid import invalid_request
-from millstream.wire.messages.messages import INPUTS, Request, read_request
+from millstream.wire.messages.messages import INPUTS, Request, Result, read_request
 
 
 def nested(depth: int) -> str:
@@ -155,6 +156,12 @@ OF_TOOLS: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [GET], "sampling": {"min_tokens": 3}}, "tools", "min_tokens 3"),
     ({"tools": [GET], "sampling": {"ignore_eos": True}}, "tools", "ignore_eos True"),
 ]
+DEEP_CALL = {"id": "c", "function": {"name": "f", "arguments": nested(65)}}
+OF_TOOLS += [
+    ({"messages": [{"role": "a", "tool_calls": [DEEP_CALL]}]},
+     "messages.0.tool_calls.0.function.arguments", "more than 64 deep; shorten them, or leave the call out"),
+    ({"chat_template_kwargs": {"a": json.loads(nested(64))}}, "chat_template_kwargs", "more than 64 deep"),
+]  # fmt: skip
 HELLO = [{"role": "user", "content": "hi"}]
 WRONG = [
     *OF_REQUESTS,
@@ -177,6 +184,29 @@ def test_field_value_and_remedy_are_named(fields: dict[str, Any], field: str, sa
 
 def test_a_schema_that_is_just_not_too_deep() -> None:
     Request.model_validate({"prompt": "x", "response_format": {"type": "json_schema", "text": nested(64)}})
+
+
+@pytest.mark.parametrize("arguments", [nested(64), "[" * 65, '"' + "[" * 999, "{}" * 99, nested(64) * 2])
+def test_arguments_that_are_not_too_deep(arguments: str) -> None:
+    """Such as are no JSON are text for a template."""
+    call = {"id": "c", "function": {"name": "f", "arguments": arguments}}
+    Request.model_validate({"messages": [{"role": "a", "tool_calls": [call]}]})
+
+
+def test_an_answer_may_have_deeper_arguments_than_a_request() -> None:
+    """It is read, whatever the model wrote."""
+    call = {"id": "c", "function": {"name": "f", "arguments": nested(300)}}
+    assert Result.model_validate({"choices": [{"tool_calls": [call]}]}).choices[0].tool_calls
+
+
+def test_what_no_bound_has_caught_is_an_error_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(*asked: object) -> str:
+        raise RecursionError
+
+    monkeypatch.setattr(response_format, "problem_of_pattern", endless)
+    error = refused({"prompt": "x", "response_format": {"type": "regex", "text": "a"}})
+    assert error.field == "request"
+    assert "nested too deep, or has too large a number" in str(error)
 
 
 def refused(fields: Any) -> InvalidRequest:

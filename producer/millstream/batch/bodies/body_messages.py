@@ -7,7 +7,7 @@ from typing import Any
 
 from millstream.batch.bodies.unsupported_field import UnsupportedField
 from millstream.client.submitting.content import text_of
-from millstream.client.submitting.offered_tools import asked_calls, asked_tools
+from millstream.client.submitting.offered_tools import asked_calls, asked_tools, checked
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.messages import ChatMessage
 
@@ -49,7 +49,8 @@ def _message(where: str, message: Any) -> ChatMessage:
     answers = message.get("tool_call_id") or ""
     if not isinstance(answers, str) or len(answers) > 512:
         raise InvalidRequest(f"{where}.tool_call_id", answers, "give the id of a call")
-    return ChatMessage(role=role, content=text, tool_calls=calls, tool_call_id=answers)
+    fields = {"role": role, "content": text, "tool_calls": calls, "tool_call_id": answers}
+    return checked(ChatMessage, where, fields)
 
 
 def _content(where: str, content: Any) -> str:

@@ -19,7 +19,7 @@ from millstream.batch.bodies.unsupported_field import UnsupportedField
 from millstream.client.submitting.content import predicted_text
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane, QueueKeys
-from millstream.wire.messages.invalid import invalid_request
+from millstream.wire.messages.invalid import invalid_request, within_reach
 from millstream.wire.messages.messages import Request, ResultCache
 from millstream.wire.messages.sampling import SamplingParams
 
@@ -82,6 +82,13 @@ def read_body(
     """Raises InvalidRequest naming the field. Null is the same as absent, everywhere. `queue`: overrides the
     body's model; None: the model names the queue.
     """
+    with within_reach():
+        return _read(endpoint, body, lane, tenant, queue)
+
+
+def _read(
+    endpoint: BatchEndpoint, body: Mapping[str, Any], lane: Lane, tenant: str, queue: str | None
+) -> RequestBody:
     given = {name: value for name, value in body.items() if value is not None}
     unknown = _check_names(given, KNOWN_FIELDS[endpoint])
     if endpoint is BatchEndpoint.CHAT:

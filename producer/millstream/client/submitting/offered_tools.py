@@ -47,7 +47,7 @@ def asked_calls(where: str, given: object) -> tuple[ToolCall, ...]:
     for place, one in enumerate(given):
         fields = dict(one) if isinstance(one, Mapping) else one
         is_call = isinstance(one, ToolCall)
-        calls.append(one if is_call else _checked(ToolCall, f"{where}[{place}]", fields))
+        calls.append(one if is_call else checked(ToolCall, f"{where}[{place}]", fields))
     return tuple(calls)
 
 
@@ -63,13 +63,13 @@ def _choice(given: object) -> ToolChoice:
     if isinstance(given, ToolChoice):
         return given
     if isinstance(given, str) and given in _CHOICES:
-        return _checked(ToolChoice, "tool_choice", {"type": given})
+        return checked(ToolChoice, "tool_choice", {"type": given})
     function = given.get("function") if isinstance(given, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(given, Mapping) or given.get("type") != "function" or not isinstance(name, str):
         problem = f'must be {", ".join(_CHOICES)} or {{"type": "function", "function": {{"name": …}}}}'
         raise InvalidRequest("tool_choice", given, problem)
-    return _checked(ToolChoice, "tool_choice", {"type": "function", "name": name})
+    return checked(ToolChoice, "tool_choice", {"type": "function", "name": name})
 
 
 def _tool(where: str, given: object) -> Tool:
@@ -88,10 +88,11 @@ def _tool(where: str, given: object) -> Tool:
     fields = {name: function[name] for name in ("name", "description") if function.get(name) is not None}
     if function.get("parameters") is not None:
         fields["parameters"] = schema_text(f"{where}.function.parameters", function["parameters"])
-    return _checked(Tool, f"{where}.function", fields)
+    return checked(Tool, f"{where}.function", fields)
 
 
-def _checked(kind: type[M], where: str, fields: object) -> M:
+def checked(kind: type[M], where: str, fields: object) -> M:
+    """A message of this kind. Raises InvalidRequest below `where`."""
     try:
         return kind.model_validate(fields, strict=True)
     except ValidationError as error:

@@ -23,7 +23,7 @@ from millstream.client.submitting.structured_outputs import FormatArgument, aske
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane, check_own_id, new_own_id
 from millstream.wire.messages import codec
-from millstream.wire.messages.invalid import invalid_request
+from millstream.wire.messages.invalid import invalid_request, within_reach
 from millstream.wire.messages.messages import ChatMessage, Request, ResultCache
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.versions import FIRST_VERSION
@@ -111,6 +111,11 @@ def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int, shards
     """Check and encode the arguments of `submit`. `shards`: see own_id_of. Raises InvalidRequest for the
     first wrong one.
     """
+    with within_reach():
+        return _draft(fields, now_ms, max_payload_bytes, shards)
+
+
+def _draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int, shards: int) -> EncodedRequest:
     if not isinstance(fields, Mapping):
         raise InvalidRequest("request", fields, "give the arguments of submit as a mapping")
     given = {name: value for name, value in fields.items() if value is not None}

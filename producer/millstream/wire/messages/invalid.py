@@ -4,6 +4,8 @@ by the client, which refuses before anything is sent, and the worker, which repo
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,6 +14,7 @@ from pydantic_core import ErrorDetails
 from millstream.errors import InvalidRequest
 
 WHOLE = "request"  # the field of an error about no single field
+BEYOND = "is nested too deep, or has too large a number; make it simpler"
 _KEY = "[key]"  # of a map, as pydantic names it
 _LONGEST_PART = 80  # characters: a part of a path may be any key of a sender's map
 
@@ -51,6 +54,15 @@ class WrongField(ValueError):
         self.field = field
         self.value = value
         super().__init__(problem)
+
+
+@contextlib.contextmanager
+def within_reach() -> Iterator[None]:
+    """For values that the bounds of no field have caught. Raises InvalidRequest, of the whole, for them."""
+    try:
+        yield
+    except (RecursionError, OverflowError) as error:
+        raise InvalidRequest(WHOLE, error, BEYOND) from None
 
 
 def invalid_request(error: ValidationError, whole: str = WHOLE) -> InvalidRequest:

@@ -18,12 +18,12 @@ from millstream.wire.messages import codec
 from millstream.wire.messages.choices import Choice
 from millstream.wire.messages.codec import LongText, Message, Number, ShortText
 from millstream.wire.messages.digest import digest_of
-from millstream.wire.messages.invalid import WHOLE, WrongField, invalid_request
+from millstream.wire.messages.invalid import WHOLE, WrongField, invalid_request, within_reach
 from millstream.wire.messages.prediction import PredictedText
 from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.sampling import SamplingParams, TokenId
 from millstream.wire.messages.template import TemplateKwargs
-from millstream.wire.messages.tools import Tool, ToolCall, ToolChoice, check_tools
+from millstream.wire.messages.tools import EarlierCall, Tool, ToolChoice, check_tools
 from millstream.wire.versions import ADDED, FIRST_VERSION, lowest_version
 
 M = TypeVar("M", bound=BaseModel)
@@ -56,7 +56,7 @@ class ChatMessage(Message):
 
     role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     content: LongText
-    tool_calls: tuple[ToolCall, ...] = ()
+    tool_calls: tuple[EarlierCall, ...] = ()
     tool_call_id: ShortText = ""
 
     @model_validator(mode="before")
@@ -166,7 +166,8 @@ def read_request(data: bytes) -> Request:
     if not isinstance(fields, dict):
         raise InvalidRequest(WHOLE, fields, "must be a msgpack map of the request's fields")
     try:
-        return Request.model_validate(fields)
+        with within_reach():
+            return Request.model_validate(fields)
     except ValidationError as error:
         raise invalid_request(error) from None  # the cause shows the input
 

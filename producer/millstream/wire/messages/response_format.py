@@ -12,13 +12,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import StringConstraints, model_validator
 
+from millstream.wire.messages.bounds.depth import MAX_DEPTH, is_deeper
 from millstream.wire.messages.bounds.format_bounds import MAX_CHOICE, problem_of_pattern, problem_of_shape
 from millstream.wire.messages.bounds.grammar_bounds import problem_of_grammar
 from millstream.wire.messages.codec import Message
-from millstream.wire.messages.invalid import WrongField
+from millstream.wire.messages.invalid import BEYOND, WrongField
 
 MAX_BYTES = 256 * 1024  # of the text in UTF-8
-MAX_DEPTH = 64  # lists and maps of a schema inside of each other
 MAX_CHOICES = 10_000
 JSON_TYPES = ("json_schema", "json_object")
 
@@ -64,7 +64,13 @@ def _problem(kind: str, text: str) -> str | None:
 
 def problem_of_schema(text: str) -> str | None:
     """What is wrong with a schema's JSON text, and the remedy, as far as it shows without a compiler."""
-    schema = _parsed(text)
+    try:
+        return _problem_of_schema(_parsed(text))
+    except (RecursionError, OverflowError):
+        return BEYOND
+
+
+def _problem_of_schema(schema: Any) -> str | None:
     if isinstance(schema, _NotJson):
         return f"is no JSON: {schema}; write a JSON schema"
     if schema is False:
@@ -73,7 +79,7 @@ def problem_of_schema(text: str) -> str | None:
         return None
     if not isinstance(schema, dict):
         return "must be a JSON schema, which is an object"
-    if _is_deeper(schema, MAX_DEPTH):
+    if is_deeper(schema):
         return f"is nested more than {MAX_DEPTH} deep; move parts to $defs, and refer to them"
     return problem_of_shape(schema)
 
@@ -119,12 +125,3 @@ def _parsed(text: str) -> Any:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON number")
-
-
-def _is_deeper(outermost: dict[str, Any], most: int) -> bool:
-    """Whether lists and maps are inside of each other more than `most` times."""
-    level: list[Any] = [outermost]
-    for _ in range(most):
-        inner = (value for one in level for value in (one.values() if isinstance(one, dict) else one))
-        level = [value for value in inner if isinstance(value, dict | list)]
-    return bool(level)

@@ -9,9 +9,11 @@ from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
 from millstream.errors import ProtocolError
+from millstream.wire.messages.bounds.depth import MAX_DEPTH, is_deeper
 from millstream.wire.messages.codec import pack, unpack
 
 MAX_BYTES = 4096  # as compact JSON in UTF-8
+_TOO_DEEP = f"is nested more than {MAX_DEPTH} deep; use fewer lists and maps inside of each other"
 # Arguments of transformers' apply_chat_template and its renderer, and names that they pass to a template.
 RESERVED = frozenset({
     "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "conversations",
@@ -28,13 +30,24 @@ def _checked(given: dict[str, Any] | None) -> dict[str, Any] | None:
     if taken := sorted(RESERVED & given.keys()):
         raise _wrong(f"{taken[0]} cannot be set by a request; leave it out")
     try:
-        text = json.dumps(given, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        unpack(pack(given))  # as the worker will: names are strings
-    except (ValueError, TypeError, OverflowError, RecursionError, ProtocolError) as error:
-        raise _wrong(f"holds a value that a message cannot carry ({error}); change that value") from error
-    if (size := len(text.encode())) > MAX_BYTES:
-        raise _wrong(f"takes {size} bytes as JSON and may take {MAX_BYTES}; shorten it")
+        problem = _problem(given)
+    except RecursionError:
+        problem = _TOO_DEEP
+    except (ValueError, TypeError, OverflowError, ProtocolError) as error:
+        problem = f"holds a value that a message cannot carry ({error}); change that value"
+    if problem is not None:
+        raise _wrong(problem)
     return given
+
+
+def _problem(given: dict[str, Any]) -> str | None:
+    text = json.dumps(given, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    if (size := len(text.encode())) > MAX_BYTES:
+        return f"takes {size} bytes as JSON and may take {MAX_BYTES}; shorten it"
+    if is_deeper(given):
+        return _TOO_DEEP
+    unpack(pack(given))  # as the worker will: names are strings
+    return None
 
 
 def _wrong(problem: str) -> PydanticCustomError:

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import StringConstraints, model_validator
+from pydantic import AfterValidator, StringConstraints, model_validator
 
+from millstream.wire.messages.bounds.depth import MAX_DEPTH, is_deeper_json
 from millstream.wire.messages.codec import Message
 from millstream.wire.messages.invalid import WrongField
 from millstream.wire.messages.response_format import MAX_BYTES, problem_of_schema
@@ -53,6 +54,17 @@ class ToolCall(Message):
     id: Annotated[str, StringConstraints(max_length=256)]
     type: Literal["function"] = "function"
     function: FunctionCall
+
+
+def _of_bounded_depth(call: ToolCall) -> ToolCall:
+    arguments = call.function.arguments
+    if is_deeper_json(arguments):
+        problem = f"are nested more than {MAX_DEPTH} deep; shorten them, or leave the call out"
+        raise WrongField("function.arguments", arguments, problem)
+    return call
+
+
+EarlierCall = Annotated[ToolCall, AfterValidator(_of_bounded_depth)]  # in a request, for the chat template
 
 
 def check_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> None:

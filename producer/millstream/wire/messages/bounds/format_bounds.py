@@ -117,7 +117,9 @@ def _optional(part: dict[str, Any]) -> int:
 
 def _divisor(step: Any) -> int:
     """A multipleOf in units of its last digit."""
-    if isinstance(step, bool) or not isinstance(step, int | float) or not isfinite(step) or not step:
+    if isinstance(step, bool) or not isinstance(step, int | float) or not step:
+        return 1
+    if isinstance(step, float) and not isfinite(step):
         return 1
     number = abs(Decimal(str(step))).normalize()
     exponent = int(number.as_tuple().exponent)
