@@ -13,7 +13,10 @@ from typing import Literal
 import pytest
 from pydantic import ValidationError
 
+from millstream.client.submitting.offered_tools import asked_tools
+from millstream.errors import InvalidRequest
 from millstream.wire.messages.invalid import invalid_request
+from millstream.wire.messages.messages import Request
 from millstream.wire.messages.response_format import MAX_BYTES, ResponseFormat
 
 SHORT = 16 * 1024
@@ -134,3 +137,26 @@ def test_a_longer_one_is_refused_by_its_length_alone(kind: Kind) -> None:
         "text",
         f"must have at most {MAX_BYTES} characters and has {MAX_BYTES + 1}; shorten it",
     )
+
+
+def test_many_tools_are_refused_by_their_number_and_length_before_one_is_read() -> None:
+    """Each may have the length that all may have together."""
+    long = {"name": "f", "parameters": "[" * MAX_BYTES}  # no JSON
+    for tools, problem in (
+        ([long, long], f"have {2 * MAX_BYTES + 2} characters, {MAX_BYTES} at most; shorten them"),
+        ([{"name": "f", "parameters": "["}] * 129, "must be 1 to 128 functions; leave tools out for none"),
+    ):
+        with pytest.raises(ValidationError) as caught:
+            Request.model_validate({"messages": [{"role": "user", "content": "x"}], "tools": tools})
+        wrong = invalid_request(caught.value)
+        assert (wrong.field, wrong.value, wrong.problem) == ("tools", len(tools), problem)
+
+
+def test_tools_in_a_body_are_read_up_to_the_length_that_all_may_have() -> None:
+    function = {"name": "f", "parameters": {"description": "a" * (MAX_BYTES - 100)}}
+    unread = {"name": "g", "parameters": {"multipleOf": 10**400}}
+    tools = [{"type": "function", "function": one} for one in (function, function, unread)]
+    with pytest.raises(InvalidRequest, match=r"^tools\[1\]: take 5\d+ bytes up to here, and may take 262144"):
+        asked_tools({"tools": tools})
+    with pytest.raises(InvalidRequest, match=r"^tools: may be 128 functions"):
+        asked_tools({"tools": tools * 50})
