@@ -22,6 +22,7 @@ MAX_ALL_OPTIONAL = 2000  # of a schema
 MAX_PATTERN_PROPERTIES = 64  # of a schema: each is compared with each
 MAX_MULTIPLE = 100_000  # of all multipleOf of a schema, the least common one: numbers may meet in one place
 
+_Path = tuple[Any, object]  # the path before, or None, and a name or a place
 LONGEST_PATH = 200  # characters of a path that an error shows, the last ones
 UNTOLD = 10**9  # larger lengths are not told apart
 _PARTS = re.compile(r"\\[pPwWdDsS]|[*?{+]|[|(](?=[|)])|^\||\|$")
@@ -54,14 +55,14 @@ def problem_of_shape(schema: dict[str, Any]) -> str | None:
     for path, part in _parts(schema):
         if isinstance(part, str):
             if problem := _problem_of_text(part):
-                return f"at {path}: {problem}"
+                return f"at {_spelled(path)}: {problem}"
             continue
         if not part.keys().isdisjoint(_COUNTED):
             multiple = min(lcm(multiple, _divisor(part.get("multipleOf"))), UNTOLD)
             for name, count in _counts(part).items():
                 sums[name] += count
         if problem := _problem_of_object(part) or _problem_of_sums(sums, multiple):
-            return f"at {path or '/'}: {problem}"
+            return f"at {_spelled(path)}: {problem}"
     return None
 
 
@@ -92,11 +93,11 @@ def _problem_of_text(text: str) -> str | None:
     return None
 
 
-def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | str]]:
+def _parts(schema: dict[str, Any]) -> Iterator[tuple[_Path | None, dict[str, Any] | str]]:
     """Each object, each text in a constant, and its path. Data that looks like a schema counts as one: a
     reference may point there.
     """
-    open_parts: list[tuple[str, Any, bool]] = [("", schema, False)]
+    open_parts: list[tuple[_Path | None, Any, bool]] = [(None, schema, False)]
     while open_parts:
         path, part, is_data = open_parts.pop()
         if isinstance(part, dict) or (is_data and isinstance(part, str)):
@@ -105,11 +106,20 @@ def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | str]]
         if isinstance(part, dict | list):
             pairs = part.items() if isinstance(part, dict) else enumerate(part)
         inner = [
-            (f"{path}/{name!s:.40}"[-LONGEST_PATH:], value, is_data or name in ("const", "enum"))
+            ((path, name), value, is_data or name in ("const", "enum"))
             for name, value in pairs
             if isinstance(value, dict | list | str)
         ]
         open_parts += reversed(inner)
+
+
+def _spelled(path: _Path | None) -> str:
+    """Only for an error: many parts may have a long one."""
+    names: list[str] = []
+    while path is not None:
+        path, name = path
+        names.append(f"/{name!s:.40}")
+    return "".join(reversed(names))[-LONGEST_PATH:] or "/"
 
 
 def _patterns(part: dict[str, Any]) -> list[str]:

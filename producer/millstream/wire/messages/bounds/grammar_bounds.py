@@ -82,43 +82,35 @@ def _without_schemas(text: str) -> tuple[str, list[Any]]:
 
 
 def _problem_of_terminals(bodies: dict[str, str]) -> str | None:
-    definitions = {name: _Definition(name, body) for name, body in bodies.items()}
-    inner = {
-        name: [one for one in made.names if one in bodies]
-        for name, made in definitions.items()
-        if made.terminal
-    }
+    """Rules need no bound: the compiler counts what they repeat."""
+    terminals = {name: _Terminal(body) for name, body in bodies.items() if _NAME.fullmatch(name)}
+    inner = {name: [one for one in made.names if one in terminals] for name, made in terminals.items()}
     try:
         order = list(TopologicalSorter(inner).static_order())
     except CycleError as error:
         return f"has a terminal in itself: {' in '.join(error.args[1]):.200}; write a rule, in lower case"
-    for name in [*order, *(name for name in bodies if name not in inner)]:
-        if problem := definitions[name].problem(definitions):
+    for name in order:
+        if problem := terminals[name].problem(terminals):
             return f"{name} {problem}"
     return None
 
 
-class _Definition:
-    """A rule or terminal. `parts`, `least`: as of a pattern, with those of the terminals in it."""
+class _Terminal:
+    """`parts`, `least`: as of a pattern, with those of the terminals in it."""
 
-    def __init__(self, name: str, body: str) -> None:
-        self.terminal = _NAME.fullmatch(name) is not None
+    def __init__(self, body: str) -> None:
         self._rest = _with_repeats(body)
         self.names = _NAME.findall(self._rest)
         self.parts = parts_of(body)
         self.least = 0
 
-    def problem(self, definitions: dict[str, _Definition]) -> str | None:
-        """`definitions`: those of the terminals in it have been asked before. Rules need no bound: the
-        compiler counts what they repeat.
-        """
-        if not self.terminal:
-            return None
-        lengths = {name: definitions[name].least for name in self.names if name in definitions}
+    def problem(self, terminals: dict[str, _Terminal]) -> str | None:
+        """Those of the terminals in it have been asked before."""
+        lengths = {name: terminals[name].least for name in self.names if name in terminals}
         pattern = _NAME.sub(lambda name: f"a{{{lengths.get(name[0], 1)}}}", self._rest)
         pattern = _REPEAT.sub(r"{\1}", pattern).translate(_AS_PATTERN)
         self.least = least_of(pattern) or 0
-        self.parts += sum(definitions[name].parts for name in self.names if name in definitions)
+        self.parts += sum(terminals[name].parts for name in self.names if name in terminals)
         self.parts = min(self.parts, UNTOLD)
         if self.parts > MAX_PARTS:
             return f"has {self.parts} parts that may be left out or repeated, and may have {MAX_PARTS}"
