@@ -105,7 +105,6 @@ FORMS: dict[Kind, dict[str, Form]] = {
 @pytest.fixture(autouse=True)
 def no_collector() -> Iterator[None]:
     """It would look through all that other tests have left, the more often the longer a text is."""
-    gc.collect()
     gc.disable()
     yield
     gc.enable()

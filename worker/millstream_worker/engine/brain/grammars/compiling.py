@@ -19,7 +19,7 @@ from millstream_worker.engine.brain.grammars.answer_frames import (
     tools_grammar,
     with_thought,
 )
-from millstream_worker.engine.brain.grammars.lark_pieces import without_tokens
+from millstream_worker.engine.brain.grammars.lark_pieces import lark_of, without_tokens
 from millstream_worker.engine.brain.grammars.matcher import Matcher
 from millstream_worker.engine.brain.grammars.nested_schemas import Schema, with_schemas
 from millstream_worker.engine.brain.grammars.unwritable import ESCAPES, problem_of_texts
@@ -157,7 +157,7 @@ def _grammar(spec: GrammarSpec) -> str:
         if spec.type == "choice":
             return of_lark(_choice(json.loads(spec.text)))
         if spec.type == "grammar":
-            return of_lark(with_schemas(llguidance.grammar_from("grammar", spec.text), _with_one_spelling))
+            return of_lark(with_schemas(lark_of(spec.text), _with_one_spelling))
         return llguidance.grammar_from(spec.type, spec.text)  # type: ignore[arg-type]
     except (ValueError, RecursionError) as error:
         raise InvalidGrammar(_first_line(str(error))) from error

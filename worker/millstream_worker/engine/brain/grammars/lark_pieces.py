@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import re
 
+from llguidance.gbnf_to_lark import gbnf_to_lark
+
 PIECE = re.compile(
     r"(?:\#|//)[^\n]*+"
     r'|"(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})|[^"\\\x00-\x1f\x7f])*+"'
@@ -15,6 +17,21 @@ PIECE = re.compile(
     r'|(?P<odd>["/<])'
     r'|[^"/<%\#]++|%'
 )
+
+
+_IS_LARK = re.compile(r"^[^\S\n]*+(?:%llguidance\b|start\s*+:)", re.MULTILINE)
+
+
+def lark_of(text: str) -> str:
+    """A grammar in Lark or GBNF, in Lark. As llguidance's `any_to_lark`, whose own look for Lark takes a time
+    that grows with the square of the line feeds. Raises ValueError for what is no GBNF either.
+    """
+    if _IS_LARK.search(text):
+        return text
+    try:
+        return str(gbnf_to_lark(text))
+    except Exception as error:
+        raise ValueError(f"Failed to convert the grammar from GBNF to Lark: {error}") from error
 
 
 def without_tokens(lark: str) -> str:
