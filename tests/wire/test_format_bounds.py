@@ -73,7 +73,7 @@ HOSTILE = {
     "of fractions": (schema({"type": "number", "multipleOf": 0.123457}), "here and before is 123457"),
     "a long constant": (
         schema({"items": {"const": "a" * 513}, "minItems": 10**6}),
-        "at /items: the text 'aaa",
+        "at /items/const: the text 'aaa",
     ),
     "one inside": (schema({"enum": [5, {"b": ["a" * 513]}]}), "has 513 characters, and may have 512"),
     "a long name": (schema({"properties": {"a" * 513: {}}}), "at /properties: the text 'aaa"),

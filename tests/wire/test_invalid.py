@@ -38,7 +38,7 @@ OF_REQUESTS = [
     ({"lane": "fast"}, "lane", "must be 'interactive' or 'batch' (got 'fast')"),
     ({"metadata": 5}, "metadata", "must be a map (a JSON object) (got 5)"),
     ({"stream": "maybe"}, "stream", "must be true or false (got 'maybe')"),
-    ({"tenant": "t" * 600}, "tenant", "must have at most 512 characters; shorten it (got 'ttt"),
+    ({"tenant": "t" * 600}, "tenant", "must have at most 512 characters and has 600; shorten it (got 'ttt"),
     ({"version": "one"}, "version", "must be a whole number (got 'one')"),
     ({"sampling": {"n": 1.5}}, "sampling.n", "must be a whole number (got 1.5)"),
     ({"sampling": {"n": 17}}, "sampling.n", "must be at most 16 (got 17)"),

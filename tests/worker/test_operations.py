@@ -165,6 +165,7 @@ async def test_metrics_count_what_happened(work: Work) -> None:
     assert 0 < worker.metric("e2e_request_latency_seconds_sum") < 60
     assert worker.metric("step_tokens_sum") == 20
     assert worker.metric("rows_running") == 0
+    assert 0 <= worker.metric("loop_gap_seconds") < 60
     assert worker.metric("kv_blocks", state="free") == 0  # there is no engine any more
 
 

@@ -72,7 +72,7 @@ async def serve(settings: GatewaySettings, say: Callable[[str], None]) -> None:
             say(f"the gateway listens on http://{_shown(listener)}, for {', '.join(settings.queues)}")
             runner = BatchRunner(services)
             serving = beside(runner.run(), GatewayServer(config, runner).serve([listener]))
-            await beside(services.attend(), serving)
+            await beside(services.metrics.loop_gaps.watch(), beside(services.attend(), serving))
     finally:
         await services.aclose()
 

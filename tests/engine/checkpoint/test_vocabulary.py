@@ -23,7 +23,7 @@ END = 2
 def matcher_of(tokenizer: Tokenizer, folder: Path, *texts: str) -> Matcher:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(str(folder))
     size = tokenizer.get_vocab_size()
-    compiler = GrammarCompiler(lambda: read_vocabulary(folder, size, (END,)), lambda grammar: None)
+    compiler = GrammarCompiler(lambda: read_vocabulary(folder, size, (END,)), lambda grammar: 0.0)
     spec = GrammarSpec("choice", json.dumps(texts))
     return compiler.matchers(EngineRequest(1, (1,), 90, grammar=spec))[0]
 

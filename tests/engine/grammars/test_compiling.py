@@ -22,7 +22,7 @@ def test_a_vocabulary_that_cannot_be_followed_is_looked_at_once() -> None:
         looks.append(1)
         raise InvalidGrammar("it has no end")
 
-    compiler = GrammarCompiler(tokenizer, lambda grammar: None)
+    compiler = GrammarCompiler(tokenizer, lambda grammar: 0.0)
     for pattern in ("a", "a", "b"):
         with pytest.raises(InvalidGrammar, match="it has no end"):
             compiler.matchers(EngineRequest(1, (1,), 5, grammar=GrammarSpec("regex", pattern)))
@@ -31,7 +31,7 @@ def test_a_vocabulary_that_cannot_be_followed_is_looked_at_once() -> None:
 
 def compiled(schema: object) -> Matcher:
     spec = GrammarSpec("json_schema", json.dumps(schema), compact=True)
-    return GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: None).matchers(
+    return GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: 0.0).matchers(
         EngineRequest(1, (1,), 5, grammar=spec)
     )[0]
 
@@ -54,7 +54,7 @@ def test_the_largest_object_of_optional_properties_can_be_followed() -> None:
 def test_an_output_that_the_grammar_did_not_allow_is_not_continued() -> None:
     """An earlier attempt's engine had another version of the compiler."""
     request = EngineRequest(1, (1,), 5, grammar=GrammarSpec("regex", "[0-9]+"), outputs=(tuple(b"1a"),))
-    compiler = GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: None)
+    compiler = GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: 0.0)
     with pytest.raises(InvalidGrammar, match="choice 0 does not fit after 2 tokens of an earlier attempt"):
         compiler.matchers(request)
 
@@ -66,10 +66,59 @@ def test_an_output_that_the_grammar_did_not_allow_is_not_continued() -> None:
 )  # fmt: skip
 def test_a_thought_may_come_before_each_kind_of_answer(kind: Any, text: str) -> None:
     spec = GrammarSpec(kind, text, thought_end=ord("!"))
-    compiler = GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: None)
+    compiler = GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: 0.0)
     [matcher] = compiler.matchers(EngineRequest(1, (1,), 5, grammar=spec)).values()
     answer = '"yes"' if kind == "json_schema" else "yes"
     assert matcher.consume(list(b"hm!"))
     assert not matcher.copy().consume(list(b"maybe"))
     assert matcher.consume(list(answer.encode()))
     assert matcher.complete
+
+
+def test_the_search_for_the_function_at_fault_has_one_bound_for_all() -> None:
+    """Other requests wait for it: with a bound for each it took minutes."""
+    tried = []
+
+    def check(grammar: str) -> float:
+        tried.append(grammar)
+        if len(tried) == 1:
+            raise InvalidGrammar("it takes more than 2 s")
+        return 0.4
+
+    functions = [[f"f{number}", "{}"] for number in range(128)]
+    marks = [["<a>", None], ["</a>", None]]
+    form = {"functions": functions, "marks": marks, "free": False, "many": False}
+    compiler = GrammarCompiler(lambda: LLTokenizer("byte"), check)
+    with pytest.raises(InvalidGrammar, match=r"than 2 s \(at fault is none of the functions before f3;"):
+        compiler.matchers(EngineRequest(1, (1,), 5, grammar=GrammarSpec("tools", json.dumps(form))))
+    assert len(tried) == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("grammar", 'start: A\nA: "a" | /<[1]>/ REST // <[2]>\nREST: /[b<[3]>]+/ | "<[4]>"'),
+        ("grammar", 'start: %json {"enum": ["<[1]>"]}'),
+        ("json_schema", '{"type": "object", "properties": {"<[1]>": {}, "<[2]>": {}}}'),
+        ("regex", "a<[1]>"),
+    ],
+)
+def test_what_is_tried_is_what_is_compiled_but_for_the_tokens_around_it(kind: Any, text: str) -> None:
+    tried: list[str] = []
+    compiler = GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: tried.append(grammar) or 0.0)
+    for end in (None, 100):
+        spec = GrammarSpec(kind, text, thought_end=end)
+        compiler.matchers(EngineRequest(1, (1,), 5, grammar=spec))
+    [alone], [frame, behind] = (json.loads(grammar)["grammars"] for grammar in tried)
+    assert behind == alone | {"name": "answer"}
+    assert "<[100]>" not in frame["lark_grammar"]
+    assert "thought: INSIDE /x/ " in frame["lark_grammar"]
+    assert str(alone).count("<[") == text.count("<[")
+
+
+def test_a_token_that_a_grammar_names_by_its_id_is_tried_as_a_letter() -> None:
+    tried: list[str] = []
+    compiler = GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: tried.append(grammar) or 0.0)
+    spec = GrammarSpec("grammar", 'start: "a" <[100]> # <[1]>')
+    compiler.matchers(EngineRequest(1, (1,), 5, grammar=spec))
+    assert json.loads(tried[0])["grammars"] == [{"lark_grammar": 'start: "a" /x/ # <[1]>'}]

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -116,6 +117,23 @@ def test_interactive_requests_are_compiled_first_and_aborted_ones_not_at_all() -
         (1, set()), (7, set()), (2, set()), (3, {3, 4}), (5, {5}), (6, set()),
     ]  # fmt: skip
     assert compiler.compiled == [1, 7, 2, 6]
+
+
+def test_the_tenants_of_a_lane_have_turns() -> None:
+    """One with many formats that take seconds keeps another waiting for one of them."""
+    compiler = Compiler()
+    thread = GrammarThread(compiler)  # type: ignore[arg-type]
+    thread.put(request(1, "slow"))
+    assert compiler.begun.wait(10)
+    for handle, tenant in enumerate("aaaabbc", 2):
+        thread.put(replace(request(handle, "good"), tenant=tenant))
+    thread.put(replace(request(9, "good", priority=0), tenant="a"))
+    compiler.may_go_on.set()
+    taken(thread)
+    assert compiler.compiled == [1, 9, 2, 6, 8, 3, 7, 4, 5]
+    thread.put(replace(request(1, "good"), tenant="a"))  # no turn is owed for those that are done
+    thread.put(replace(request(2, "good"), tenant="b"))
+    assert [done.request.handle for done in taken(thread)] == [1, 2]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a thread has no priority of its own")

@@ -37,11 +37,12 @@ class Done:
 
 class GrammarThread:
     """Requests go in by `put`, one by one, and come out by `take` with their matchers: those of a higher lane
-    first, and otherwise in the same order."""
+    first, in a lane the tenants in turn, and otherwise in the same order."""
 
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
-        self._given: PriorityQueue[tuple[int, int, EngineRequest]] = PriorityQueue()  # lane, number
+        self._given: PriorityQueue[tuple[int, int, int, EngineRequest]] = PriorityQueue()  # with its place
+        self._turns = _Turns()
         self._numbers = count()
         self._done: SimpleQueue[tuple[EngineRequest, Result]] = SimpleQueue()
         self._since: dict[int, float] = {}  # by the first handle: when it came
@@ -57,7 +58,8 @@ class GrammarThread:
     def put(self, request: EngineRequest) -> None:
         self._inside |= _handles(request)
         self._since[request.handle] = time.monotonic()
-        self._given.put((request.priority, next(self._numbers), request))
+        turn = self._turns.next_of(request.priority, request.tenant)
+        self._given.put((request.priority, turn, next(self._numbers), request))
         if self._thread is None:
             self._thread = threading.Thread(target=self._compile, name="grammars", daemon=True)
             _start(self._thread)
@@ -94,7 +96,8 @@ class GrammarThread:
     def _compile(self) -> None:
         _yield_cores()
         while True:
-            _, _, request = self._given.get()
+            lane, turn, _, request = self._given.get()
+            self._turns.begun[lane] = turn
             unwanted = _handles(request) <= self._aborted
             began = time.monotonic()
             result = {} if unwanted else self._result(request)
@@ -111,6 +114,21 @@ class GrammarThread:
         except BaseException as error:  # noqa: BLE001 - panics, too: no request is lost
             trace = "".join(traceback.format_tb(error.__traceback__, -_FRAMES))
             return Refused(request.handle, grammar.field, type(error).__name__, trace)
+
+
+class _Turns:
+    """Numbers of the turns of a lane, in each of which a tenant has one request: who comes later than others
+    of its tenant, has a later turn, and who comes first of its tenant has the next."""
+
+    def __init__(self) -> None:
+        self.begun: dict[int, int] = {}  # by lane: the turn of the request that was begun last
+        self._last: dict[tuple[int, str], int] = {}  # by lane and tenant, of those that wait
+
+    def next_of(self, lane: int, tenant: str) -> int:
+        self._last = {key: turn for key, turn in self._last.items() if turn > self.begun.get(key[0], 0)}
+        turn = self._last.get((lane, tenant), self.begun.get(lane, 0)) + 1
+        self._last[lane, tenant] = turn
+        return turn
 
 
 def _yield_cores() -> None:

@@ -4,8 +4,8 @@ thread.
 
     python -m millstream_worker.engine.grammar_trial    the process: it ends with its input
 
-Both ways, a message is 4 bytes of length (big-endian) and UTF-8: a grammar in llguidance's form, and what is
-wrong with it, or nothing.
+Both ways, a message is 4 bytes of length (big-endian) and UTF-8: a grammar in llguidance's form; the CPU
+seconds that it took, a space, and what is wrong with it, or nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from math import ceil
@@ -42,24 +43,26 @@ class GrammarTrial:
         self._process: subprocess.Popen[bytes] | None = None
         self._end: Callable[[], object] = lambda: None
 
-    def check(self, grammar: str) -> None:
-        """Raises InvalidGrammar."""
+    def check(self, grammar: str) -> float:
+        """The CPU seconds that it took. Raises InvalidGrammar."""
         process = self._process or self._start()
         assert process.stdin is not None, "it was opened"
         assert process.stdout is not None, "it was opened"
-        problem = None
+        answer = None
         with contextlib.suppress(BrokenPipeError):
             _write(process.stdin, grammar)
-            problem = _read(process.stdout)
-        if problem is None:
+            answer = _read(process.stdout)
+        if answer is None:
             self._process = None
             self._end()
             raise InvalidGrammar(
                 f"it takes more than {CPU_S} s, or too much memory, to compile; write it with fewer "
                 "alternatives, fewer patterns for one string, and smaller bounds"
             )
+        used_s, problem = answer.split(" ", 1)
         if problem:
             raise InvalidGrammar(problem)
+        return float(used_s)
 
     def _start(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -83,6 +86,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(BrokenPipeError):
         while (grammar := _read(sys.stdin.buffer)) is not None:
+            before_s = time.process_time()
             _limit_time()
             try:
                 problem = _problem(LLMatcher(tokenizer, grammar, log_level=0, limits=limits()))
@@ -90,7 +94,7 @@ def main() -> None:
                 raise
             except BaseException as error:  # noqa: BLE001 - a panic, too, which may quote the grammar
                 problem = f"the compiler cannot read it ({type(error).__name__}); write it in another way"
-            _write(sys.stdout.buffer, problem)
+            _write(sys.stdout.buffer, f"{time.process_time() - before_s:.3f} {problem}")
 
 
 def _problem(matcher: LLMatcher) -> str:

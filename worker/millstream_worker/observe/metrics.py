@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from millstream.wire.loop_gaps import LoopGaps
 from millstream.wire.messages.messages import State, Timing
 from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.engine.protocol.outputs import EngineStats
@@ -155,6 +156,10 @@ class Metrics:
         self.write_troubles = make.counter(
             "write_troubles", "Writes that the server refused or did not answer"
         )
+        self.loop_gaps = LoopGaps()
+        make.gauge(
+            "loop_gap_seconds", "Longest time of the last minute or two that the event loop did not run"
+        ).set_function(lambda: self.loop_gaps.longest_s)
         self.lease_lateness = make.gauge(
             "lease_renewal_lateness_seconds", "Delay of the last renewal of leases"
         )

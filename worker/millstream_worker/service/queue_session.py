@@ -122,7 +122,7 @@ class QueueSession:
         await components.control.stop()
 
     def _watches(self) -> list[Coroutine[None, None, None]]:
-        watches = [self._pulse(), self._end_on_failure()]
+        watches = [self._pulse(), self._end_on_failure(), self._resources.metrics.loop_gaps.watch()]
         return [*watches, self._end_when_empty()] if self._resources.settings.burst else watches
 
     def _engine_ready(self) -> None:

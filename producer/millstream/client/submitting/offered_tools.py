@@ -10,7 +10,8 @@ from pydantic import BaseModel, ValidationError
 from millstream.client.submitting.structured_outputs import refuse_others, schema_text
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.invalid import invalid_request
-from millstream.wire.messages.tools import Tool, ToolCall, ToolChoice
+from millstream.wire.messages.response_format import MAX_BYTES
+from millstream.wire.messages.tools import MAX_TOOLS, Tool, ToolCall, ToolChoice, size_of
 
 ToolArgument = Tool | Mapping[str, object]
 ToolChoiceArgument = str | ToolChoice | Mapping[str, object]
@@ -55,7 +56,17 @@ def _tools(given: object) -> tuple[Tool, ...] | None:
     """The tools as the wire has them; None for an empty list. Raises InvalidRequest."""
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         raise InvalidRequest("tools", given, 'give a list of {"type": "function", "function": {…}}')
-    return tuple(_tool(f"tools[{place}]", one) for place, one in enumerate(given)) or None
+    if len(given) > MAX_TOOLS:
+        raise InvalidRequest("tools", len(given), f"may be {MAX_TOOLS} functions; leave some out")
+    tools: list[Tool] = []
+    size = 0
+    for place, one in enumerate(given):
+        tools.append(_tool(f"tools[{place}]", one))
+        size += size_of(tools[-1])
+        if size > MAX_BYTES:  # the rest is not read: that takes time in proportion to its length
+            problem = f"take {size} bytes up to here, and may take {MAX_BYTES} in all; shorten them"
+            raise InvalidRequest(f"tools[{place}]", tools[-1].name, problem)
+    return tuple(tools) or None
 
 
 def _choice(given: object) -> ToolChoice:

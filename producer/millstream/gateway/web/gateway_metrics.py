@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from millstream.wire.loop_gaps import LoopGaps
+
 CLIENT_GONE = 499  # as nginx writes it
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300, 600)
 
@@ -45,6 +47,12 @@ class GatewayMetrics:
             "Batches that have not ended, of all gateways",
             registry=registry,
         )
+        self.loop_gaps = LoopGaps()
+        Gauge(
+            "millstream_gateway_loop_gap_seconds",
+            "Longest time of the last minute or two that the event loop did not run",
+            registry=registry,
+        ).set_function(lambda: self.loop_gaps.longest_s)
         self._batch_rows = Counter(
             "millstream_gateway_batch_rows",
             "Rows that this gateway has written",

@@ -26,7 +26,7 @@ _PROBLEMS = {
     "string_type": "must be a string",
     "string_unicode": "must be valid Unicode text; replace what is not",
     "string_too_short": "must have at least {min_length} characters",
-    "string_too_long": "must have at most {max_length} characters; shorten it",
+    "string_too_long": "must have at most {max_length} characters and has {length}; shorten it",
     "string_pattern_mismatch": "must match the pattern {pattern}",
     "too_long": "must have at most {max_length} items; leave some out",
     "int_type": "must be a whole number",
@@ -86,6 +86,8 @@ def invalid_request(error: ValidationError, whole: str = WHOLE) -> InvalidReques
 def _problem(first: ErrorDetails) -> str:
     """The sentence that states the requirement on the field."""
     bounds = {name: _plain(value) for name, value in first.get("ctx", {}).items()}
+    if isinstance(first["input"], str | bytes):
+        bounds["length"] = len(first["input"])
     known = _PROBLEMS.get(first["type"])
     text = known.format(**bounds) if known else first["msg"].removeprefix("Value error, ")
     return f"a key of it {text}" if _KEY in first["loc"] else text

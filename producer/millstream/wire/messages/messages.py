@@ -23,7 +23,7 @@ from millstream.wire.messages.prediction import PredictedText
 from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.sampling import SamplingParams, TokenId
 from millstream.wire.messages.template import TemplateKwargs
-from millstream.wire.messages.tools import EarlierCall, Tool, ToolChoice, check_tools
+from millstream.wire.messages.tools import EarlierCall, Tool, ToolChoice, check_lengths, check_tools
 from millstream.wire.versions import ADDED, FIRST_VERSION, lowest_version
 
 M = TypeVar("M", bound=BaseModel)
@@ -88,6 +88,13 @@ class Request(Message):
     parallel_tool_calls: bool = True  # False: at most one call
     prediction: PredictedText | None = None  # the guessed answer: see its module
     cache: ResultCache = ResultCache.USE
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bounded(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            check_lengths(given.get("tools"))
+        return given
 
     @model_validator(mode="after")
     def _one_input(self) -> Request:

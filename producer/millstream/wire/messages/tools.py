@@ -17,6 +17,7 @@ from millstream.wire.messages.invalid import WrongField
 from millstream.wire.messages.response_format import MAX_BYTES, problem_of_schema
 
 MAX_TOOLS = 128
+_COUNT = f"must be 1 to {MAX_TOOLS} functions; leave tools out for none"
 CALL_BEGIN, CALL_END = "<tool_call>", "</tool_call>"  # around each call in an answer's text
 
 ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -67,15 +68,28 @@ def _of_bounded_depth(call: ToolCall) -> ToolCall:
 EarlierCall = Annotated[ToolCall, AfterValidator(_of_bounded_depth)]  # in a request, for the chat template
 
 
+def check_lengths(tools: object) -> None:
+    """Before any of them is read, which takes time in proportion to its length. Raises WrongField, for the
+    request that has them. What is no list of maps is told of when it is read.
+    """
+    if not isinstance(tools, list | tuple):
+        return
+    if len(tools) > MAX_TOOLS:
+        raise WrongField("tools", len(tools), _COUNT)
+    texts = [text for tool in tools if isinstance(tool, dict) for text in tool.values()]
+    if (size := sum(len(text) for text in texts if isinstance(text, str))) > MAX_BYTES:
+        raise WrongField("tools", len(tools), f"have {size} characters, {MAX_BYTES} at most; shorten them")
+
+
 def check_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> None:
     """Raises WrongField, for the request that has them."""
     if tools is None:
         if choice is not None and choice.type not in ("auto", "none"):
             raise WrongField("tool_choice", choice.type, "needs tools; give them, or leave it out")
         return
-    if not 1 <= len(tools) <= MAX_TOOLS:
-        raise WrongField("tools", len(tools), f"must be 1 to {MAX_TOOLS} functions; leave tools out for none")
-    if (size := sum(_size(tool) for tool in tools)) > MAX_BYTES:
+    if not tools:
+        raise WrongField("tools", 0, _COUNT)
+    if (size := sum(size_of(tool) for tool in tools)) > MAX_BYTES:
         raise WrongField("tools", [tool.name for tool in tools], f"take {size} bytes, {MAX_BYTES} at most")
     names = Counter(tool.name for tool in tools)
     [(name, times)] = names.most_common(1)
@@ -85,7 +99,8 @@ def check_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> None
         raise WrongField("tool_choice", choice.name, f"names none of the tools: {', '.join(names):.200}")
 
 
-def _size(tool: Tool) -> int:
+def size_of(tool: Tool) -> int:
+    """In bytes."""
     return len(tool.name) + len(tool.description.encode()) + len(tool.parameters.encode())
 
 

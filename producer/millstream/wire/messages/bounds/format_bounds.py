@@ -7,7 +7,7 @@ Needs no compiler: where a text can be read in two ways, the larger count is tak
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from math import isfinite, lcm
@@ -22,10 +22,12 @@ MAX_ALL_OPTIONAL = 2000  # of a schema
 MAX_PATTERN_PROPERTIES = 64  # of a schema: each is compared with each
 MAX_MULTIPLE = 100_000  # of all multipleOf of a schema, the least common one: numbers may meet in one place
 
+_Path = tuple[Any, object]  # the path before, or None, and a name or a place
+LONGEST_PATH = 200  # characters of a path that an error shows, the last ones
 UNTOLD = 10**9  # larger lengths are not told apart
 _PARTS = re.compile(r"\\[pPwWdDsS]|[*?{+]|[|(](?=[|)])|^\||\|$")
 _TOKEN = re.compile(
-    r"(?P<verbose>\(\?[a-zA-Z-]*x)|\{\s*(?P<repeat>\d+)[\s,\d]*\}"
+    r"(?P<plain>[^\\{*+?|()\[\]]++)|(?P<verbose>\(\?[a-zA-Z-]*x)|\{\s*+(?P<repeat>\d++)[\s,\d]*+\}"
     r"|(?P<mark>[*+?])|(?P<or>\|)|(?P<open>\()|(?P<close>\))|(?P<begin>\[\^?\]?)|(?P<end>\])|\\?.",
     re.DOTALL,
 )
@@ -50,12 +52,17 @@ def problem_of_shape(schema: dict[str, Any]) -> str | None:
     """What is wrong with a schema whose depth is bounded."""
     sums = dict.fromkeys(_SUMS, 0)
     multiple = 1
-    for path, part in _objects(schema):
-        multiple = min(lcm(multiple, _divisor(part.get("multipleOf"))), UNTOLD)
-        for name, count in _counts(part).items():
-            sums[name] += count
+    for path, part in _parts(schema):
+        if isinstance(part, str):
+            if problem := _problem_of_text(part):
+                return f"at {_spelled(path)}: {problem}"
+            continue
+        if not part.keys().isdisjoint(_COUNTED):
+            multiple = min(lcm(multiple, _divisor(part.get("multipleOf"))), UNTOLD)
+            for name, count in _counts(part).items():
+                sums[name] += count
         if problem := _problem_of_object(part) or _problem_of_sums(sums, multiple):
-            return f"at {path[-200:] or '/'}: {problem}"
+            return f"at {_spelled(path)}: {problem}"
     return None
 
 
@@ -77,22 +84,42 @@ def _problem_of_object(part: dict[str, Any]) -> str | None:
             return f"the pattern {pattern!r:.80} {problem}"
     if (optional := _optional(part)) > MAX_OPTIONAL:
         return f"has {optional} properties that are not required, and may have {MAX_OPTIONAL}; require more"
-    longest = max([*part, *_strings([part.get("const"), part.get("enum")])], key=len, default="")
-    if len(longest) > MAX_TEXT:
-        return f"the text {longest!r:.80} has {len(longest)} characters, and may have {MAX_TEXT}; shorten it"
+    return _problem_of_text(max(part, key=len, default=""))
+
+
+def _problem_of_text(text: str) -> str | None:
+    if len(text) > MAX_TEXT:
+        return f"the text {text!r:.80} has {len(text)} characters, and may have {MAX_TEXT}; shorten it"
     return None
 
 
-def _objects(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each object and its path. Data that looks like a schema counts as one: a reference may point there."""
-    open_parts: list[tuple[str, Any]] = [("", schema)]
+def _parts(schema: dict[str, Any]) -> Iterator[tuple[_Path | None, dict[str, Any] | str]]:
+    """Each object, each text in a constant, and its path. Data that looks like a schema counts as one: a
+    reference may point there.
+    """
+    open_parts: list[tuple[_Path | None, Any, bool]] = [(None, schema, False)]
     while open_parts:
-        path, part = open_parts.pop()
-        if isinstance(part, dict):
+        path, part, is_data = open_parts.pop()
+        if isinstance(part, dict) or (is_data and isinstance(part, str)):
             yield path, part
-            open_parts += [(f"{path}/{name:.40}", value) for name, value in reversed(part.items())]
-        elif isinstance(part, list):
-            open_parts += [(f"{path}/{place}", part[place]) for place in reversed(range(len(part)))]
+        pairs: Iterable[tuple[object, Any]] = ()
+        if isinstance(part, dict | list):
+            pairs = part.items() if isinstance(part, dict) else enumerate(part)
+        inner = [
+            ((path, name), value, is_data or name in ("const", "enum"))
+            for name, value in pairs
+            if isinstance(value, dict | list | str)
+        ]
+        open_parts += reversed(inner)
+
+
+def _spelled(path: _Path | None) -> str:
+    """Only for an error: many parts may have a long one."""
+    names: list[str] = []
+    while path is not None:
+        path, name = path
+        names.append(f"/{name!s:.40}")
+    return "".join(reversed(names))[-LONGEST_PATH:] or "/"
 
 
 def _patterns(part: dict[str, Any]) -> list[str]:
@@ -126,15 +153,6 @@ def _divisor(step: Any) -> int:
     return int(min(number.scaleb(-exponent) if exponent < 0 else number, Decimal(UNTOLD)))
 
 
-def _strings(value: Any) -> Iterator[str]:
-    """All in a constant."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for one in value if isinstance(value, list) else [*value, *value.values()]:
-            yield from _strings(one)
-
-
 def _texts(value: Any) -> list[str]:
     return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
@@ -165,6 +183,9 @@ def least_of(pattern: str) -> int | None:
             more = last * (max(int(token["repeat"][:10]), 1) - 1)
             groups[-1].length += more
             last = min(last + more, UNTOLD)
+        elif kind == "plain":
+            groups[-1].length += len(token[0])
+            last = 1
         else:
             last = groups.pop().end_alternative() if kind == "close" and len(groups) > 1 else 1
             groups[-1].length += last
@@ -184,6 +205,7 @@ class _Alternatives:
         return self.longest
 
 
+_COUNTED = frozenset(("multipleOf", "pattern", "patternProperties", "properties"))
 _SUMS = {  # most, and what
     "optional": (MAX_ALL_OPTIONAL, "properties that are not required"),
     "patternProperties": (MAX_PATTERN_PROPERTIES, "patternProperties"),

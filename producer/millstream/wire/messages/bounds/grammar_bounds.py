@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from millstream.wire.messages.bounds.depth import MAX_DEPTH, is_deeper
 from millstream.wire.messages.bounds.format_bounds import (
     MAX_PARTS,
     MAX_TEXT,
@@ -18,16 +20,19 @@ from millstream.wire.messages.bounds.format_bounds import (
     problem_of_pattern,
     problem_of_shape,
 )
+from millstream.wire.messages.bounds.grammar_literals import Literal, literals
 
 MAX_RULES = 2000
 
-_RULE = re.compile(
-    r"""^[ \t]*[?!]*([\w-]+)(?:\.-?\d+)?\s*(?:\[[^]"]*(?:"[^"]*"[^]"]*)*\]\s*)?(?:::=|:)""", re.MULTILINE
+_RULE = re.compile(  # its head is on one line
+    r"^[ \t]*+[?!]*+([\w-]++)(?:\.-?\d++)?+[^\S\n]*+"
+    r'(?P<attributes>\[[^]"\n]*+(?:"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"[^]"\n]*+)*+\][^\S\n]*+)?+(?:::=|:)',
+    re.MULTILINE,
 )
-_LITERAL = re.compile(r'"(?P<text>(?:\\.|[^"\\\n])*)"|/(?P<pattern>(?:\\.|[^/\\\n])+)/')
+_ATTRIBUTES_END = re.compile(r"\][^\S\n]*+:")  # a pattern in them may have line feeds: they are counted by it
 _NAME = re.compile(r"(?<![\w-])_?[A-Z][A-Z0-9_-]*(?!\w)")
-_SCHEMA = re.compile(r"%json\s*(?=\{)")
-_REPEAT = re.compile(r"~\s*(\d+)(?:\s*\.\.\s*\d+)?")
+_SCHEMA = re.compile(r"%json\s*+(?=\{)")
+_REPEAT = re.compile(r"~\s*+(\d++)(?:\s*+\.\.\s*+\d++)?+")
 _AS_PATTERN = str.maketrans("[]", "()", " \t\n\r")
 
 
@@ -37,18 +42,33 @@ def problem_of_grammar(text: str) -> str | None:
         text, schemas = _without_schemas(text)
     except (ValueError, RecursionError) as error:
         return f"has a %json that is none: {error}; write a JSON schema"
+    if is_deeper(schemas, MAX_DEPTH + 1):  # they are in a list
+        return f"has a %json nested more than {MAX_DEPTH} deep; move parts to $defs, and refer to them"
     if problem := problem_of_shape({"%json": schemas}):
         return problem
     starts = list(_RULE.finditer(text))
-    if len(starts) > MAX_RULES:
-        return f"has {len(starts)} rules and may have {MAX_RULES}; join some"
-    for literal in _LITERAL.finditer(text):
-        pattern = literal["pattern"] or re.escape(literal["text"])
-        if problem := problem_of_pattern(pattern):
-            return f"{problem}: {pattern!r:.80}"
+    if (rules := _rules(text, starts)) > MAX_RULES:
+        return f"has {rules} rules and may have {MAX_RULES}; join some"
+    for literal in literals(text):
+        if problem := _problem_of_literal(literal):
+            return f"{problem}: {literal.body!r:.80}"
     ends = [*(start.start() for start in starts[1:]), len(text)]
     bodies = {start[1]: text[start.end() : end] for start, end in zip(starts, ends, strict=False)}
     return _problem_of_terminals(bodies)
+
+
+def _rules(text: str, starts: Sequence[re.Match[str]]) -> int:
+    """At most so many: what ends as attributes of a rule counts as one."""
+    with_attributes = sum(start["attributes"] is not None for start in starts)
+    return len(starts) - with_attributes + len(_ATTRIBUTES_END.findall(text))
+
+
+def _problem_of_literal(literal: Literal) -> str | None:
+    if literal.is_pattern:
+        return problem_of_pattern(literal.body)
+    if len(literal.body) > MAX_TEXT:
+        return f"has {len(literal.body)} characters in one text, and may have {MAX_TEXT}; shorten it"
+    return None
 
 
 def _without_schemas(text: str) -> tuple[str, list[Any]]:
@@ -62,43 +82,35 @@ def _without_schemas(text: str) -> tuple[str, list[Any]]:
 
 
 def _problem_of_terminals(bodies: dict[str, str]) -> str | None:
-    definitions = {name: _Definition(name, body) for name, body in bodies.items()}
-    inner = {
-        name: [one for one in made.names if one in bodies]
-        for name, made in definitions.items()
-        if made.terminal
-    }
+    """Rules need no bound: the compiler counts what they repeat."""
+    terminals = {name: _Terminal(body) for name, body in bodies.items() if _NAME.fullmatch(name)}
+    inner = {name: [one for one in made.names if one in terminals] for name, made in terminals.items()}
     try:
         order = list(TopologicalSorter(inner).static_order())
     except CycleError as error:
         return f"has a terminal in itself: {' in '.join(error.args[1]):.200}; write a rule, in lower case"
-    for name in [*order, *(name for name in bodies if name not in inner)]:
-        if problem := definitions[name].problem(definitions):
+    for name in order:
+        if problem := terminals[name].problem(terminals):
             return f"{name} {problem}"
     return None
 
 
-class _Definition:
-    """A rule or terminal. `parts`, `least`: as of a pattern, with those of the terminals in it."""
+class _Terminal:
+    """`parts`, `least`: as of a pattern, with those of the terminals in it."""
 
-    def __init__(self, name: str, body: str) -> None:
-        self.terminal = _NAME.fullmatch(name) is not None
-        self._rest = _LITERAL.sub(_as_repeat, body)
+    def __init__(self, body: str) -> None:
+        self._rest = _with_repeats(body)
         self.names = _NAME.findall(self._rest)
         self.parts = parts_of(body)
         self.least = 0
 
-    def problem(self, definitions: dict[str, _Definition]) -> str | None:
-        """`definitions`: those of the terminals in it have been asked before. Rules need no bound: the
-        compiler counts what they repeat.
-        """
-        if not self.terminal:
-            return None
-        lengths = {name: definitions[name].least for name in self.names if name in definitions}
+    def problem(self, terminals: dict[str, _Terminal]) -> str | None:
+        """Those of the terminals in it have been asked before."""
+        lengths = {name: terminals[name].least for name in self.names if name in terminals}
         pattern = _NAME.sub(lambda name: f"a{{{lengths.get(name[0], 1)}}}", self._rest)
         pattern = _REPEAT.sub(r"{\1}", pattern).translate(_AS_PATTERN)
         self.least = least_of(pattern) or 0
-        self.parts += sum(definitions[name].parts for name in self.names if name in definitions)
+        self.parts += sum(terminals[name].parts for name in self.names if name in terminals)
         self.parts = min(self.parts, UNTOLD)
         if self.parts > MAX_PARTS:
             return f"has {self.parts} parts that may be left out or repeated, and may have {MAX_PARTS}"
@@ -107,6 +119,11 @@ class _Definition:
         return None
 
 
-def _as_repeat(literal: re.Match[str]) -> str:
-    """A pattern as long as the literal."""
-    return f"a{{{len(literal['text'] or '') or least_of(literal['pattern'] or '') or 0}}}"
+def _with_repeats(body: str) -> str:
+    """With a pattern as long as the literal for each of its literals."""
+    made, place = [], 0
+    for literal in literals(body):
+        length = least_of(literal.body) or 0 if literal.is_pattern else len(literal.body)
+        made += [body[place : literal.start], f"a{{{length}}}"]
+        place = literal.end
+    return "".join([*made, body[place:]])

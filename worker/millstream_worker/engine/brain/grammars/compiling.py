@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -13,11 +12,14 @@ import llguidance
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from millstream_worker.engine.brain.grammars.answer_frames import (
+    joined,
     object_schema,
     of_lark,
+    parts_of,
     tools_grammar,
     with_thought,
 )
+from millstream_worker.engine.brain.grammars.lark_pieces import lark_of, without_tokens
 from millstream_worker.engine.brain.grammars.matcher import Matcher
 from millstream_worker.engine.brain.grammars.nested_schemas import Schema, with_schemas
 from millstream_worker.engine.brain.grammars.unwritable import ESCAPES, problem_of_texts
@@ -26,6 +28,7 @@ from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 T = TypeVar("T")
 WHITESPACE = r"[ \n]{1,20}"  # between JSON's tokens: models without a bound repeat it up to max_tokens
 MOST_KEPT = 64  # compiled grammars
+SEARCH_CPU_S = 1.0  # for the function at fault; one more may begin within it
 _JSON = {"json_schema", "json_object"}
 _ANY_OBJECT = '{"type": "object"}'
 _ANYTHING = "{}"
@@ -38,9 +41,10 @@ class InvalidGrammar(ValueError):
 class GrammarCompiler:
     """Caches the compiled grammars used last, and the reasons why others cannot be used.
     `tokenizer`: makes the model's when the first grammar comes; takes seconds, even if there can be none.
-    `check`: raises InvalidGrammar for one that must not be compiled here. All in one thread."""
+    `check`: raises InvalidGrammar for one that must not be compiled here; returns the CPU seconds that this
+    took. All in one thread."""
 
-    def __init__(self, tokenizer: Callable[[], LLTokenizer], check: Callable[[str], None]) -> None:
+    def __init__(self, tokenizer: Callable[[], LLTokenizer], check: Callable[[str], float]) -> None:
         self._make_tokenizer = tokenizer
         self._check = check
         self._tokenizer: LLTokenizer | InvalidGrammar | None = None
@@ -90,20 +94,29 @@ class GrammarCompiler:
         return Matcher(matcher)
 
     def _function_at_fault(self, spec: GrammarSpec) -> str:
-        """The first function whose parameters cannot be compiled by themselves, to be named in an error."""
+        """The first function whose parameters cannot be compiled by themselves, to be named in an error. The
+        search has one bound for all of them: other requests wait.
+        """
         if spec.type != "tools":
             return ""
+        used_s = 0.0
         for name, parameters in json.loads(spec.text)["functions"]:
+            if used_s > SEARCH_CPU_S:
+                return f" (at fault is none of the functions before {name}; the others were not tried)"
             try:
-                self._check(_schema_grammar(spec, object_schema(parameters)))
+                used_s += self._check(_schema_grammar(spec, object_schema(parameters)))
             except InvalidGrammar:
                 return f" (the parameters of {name})"
         return ""
 
 
 def _without_tokens(grammar: str) -> str:
-    """The same, with a letter for each token that is there by its id: for a check without a vocabulary."""
-    return re.sub(r"<\[\d+\]>", "/x/", grammar)
+    """What the engine compiles, but for its tokens; `grammar` in llguidance's form."""
+    parts = parts_of(grammar)
+    for part in parts:
+        if lark := part.get("lark_grammar"):
+            part["lark_grammar"] = without_tokens(lark)
+    return joined(parts)
 
 
 def limits() -> LLParserLimits:
@@ -144,7 +157,7 @@ def _grammar(spec: GrammarSpec) -> str:
         if spec.type == "choice":
             return of_lark(_choice(json.loads(spec.text)))
         if spec.type == "grammar":
-            return of_lark(with_schemas(llguidance.grammar_from("grammar", spec.text), _with_one_spelling))
+            return of_lark(with_schemas(lark_of(spec.text), _with_one_spelling))
         return llguidance.grammar_from(spec.type, spec.text)  # type: ignore[arg-type]
     except (ValueError, RecursionError) as error:
         raise InvalidGrammar(_first_line(str(error))) from error

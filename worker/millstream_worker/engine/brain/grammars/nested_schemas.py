@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from typing import Any
 
-Schema = dict[str, Any]
+from millstream_worker.engine.brain.grammars.lark_pieces import PIECE
 
-_PIECE = re.compile(
-    r"(?:\#|//)[^\n]*+"
-    r'|"(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})|[^"\\\x00-\x1f\x7f])*+"'
-    r"|/(?:\\.|[^/\\])++/"
-    r"|<[^<>\s]++>"
-    r"|%(?P<keyword>json|regex|llguidance)(?P<space>[ \t\r\n]*+)"
-    r'|(?P<odd>["/<])'
-    r'|[^"/<%\#]++|%'
-)
+Schema = dict[str, Any]
 
 
 def with_schemas(lark: str, change: Callable[[Schema], Schema]) -> str:
     """The same with its schemas changed, on the same lines. Raises ValueError for what is no Lark."""
     made, copied, place = [], 0, 0
-    while piece := _PIECE.match(lark, place):
+    while piece := PIECE.match(lark, place):
         place = piece.end()
         if piece["odd"]:
             raise ValueError(f"has no end of what begins with {lark[piece.start() :]!r:.40}")

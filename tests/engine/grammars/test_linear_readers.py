@@ -1,0 +1,105 @@
+"""What the engine reads of a format takes time in proportion to its length, by the thread's own CPU time: its
+other threads share the interpreter.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+from llguidance.gbnf_to_lark import any_to_lark
+
+from millstream_worker.engine.brain.grammars.lark_pieces import lark_of, without_tokens
+from millstream_worker.engine.brain.grammars.nested_schemas import with_schemas
+from millstream_worker.engine.brain.grammars.unwritable import problem_of_texts
+
+SHORT, LONG = 16 * 1024, 256 * 1024
+MOST_TIMES = 32
+TRIES = 3
+LARK = {
+    "escaped quotes": ('start: "', r"\""),
+    "escaped slashes": ("start: /", r"\/"),
+    "open attributes": ("start: B\n", "a[\n"),
+    "open tokens": ("start: ", "<a"),
+    "tokens": ("start: ", "<[1]> "),
+    "open ones": ("start: ", "<[1"),
+    "schemas": ("start: ", "%json{}\n"),
+    "spaces": ("start: %json", " "),
+    "words": ("start: ", "%regex "),
+    "percents": ("start: ", "%"),
+    "comments": ("start: a", "//a\n"),
+}
+PATTERNS = {
+    "classes": ("", "["),
+    "ends": ("", "[]]"),
+    "ranges": ("[", "a-\\n"),
+    "operators": ("[\\n", "--a"),
+    "properties": ("", r"\p{"),
+    "a property": (r"\p{", "a"),
+    "a code": (r"\x{", "1"),
+    "an unwritable code": (r"\x{", "0"),
+    "codes": ("[", r"\x01"),
+    "flags": ("", "(?a-"),
+    "a flag": ("(?", "a"),
+    "dots": ("", r"\."),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_collector() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def read_s(read: Callable[[str], object], text: str) -> float:
+    began = time.thread_time()
+    with suppress(ValueError, RecursionError):
+        read(text)
+    return time.thread_time() - began
+
+
+def is_linear(read: Callable[[str], object], before: str, unit: str) -> bool:
+    short, long = (before + unit * ((length - len(before)) // len(unit)) for length in (SHORT, LONG))
+    allowed_s = MOST_TIMES * max(min(read_s(read, short) for _ in range(TRIES)), 1e-4)
+    return any(read_s(read, long) <= allowed_s for _ in range(TRIES))
+
+
+@pytest.mark.parametrize("name", LARK)
+def test_a_grammar_of_16_times_the_length_takes_16_times_as_long(name: str) -> None:
+    assert is_linear(lambda text: with_schemas(text, lambda schema: schema), *LARK[name])
+    assert is_linear(without_tokens, *LARK[name])
+
+
+@pytest.mark.parametrize(
+    ("before", "unit"),
+    [("", "\n"), ("", " \n"), ("", "start\n"), ('root ::= "', "a"), ("", "# a\n"), ("start", " ")],
+)
+def test_so_does_one_whose_syntax_is_not_known(before: str, unit: str) -> None:
+    """It stood the engine still for minutes."""
+    assert is_linear(lark_of, before, unit)
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ('start: "a"', 'start: "a"'),
+        ('\n \n  start \n: "a"', '\n \n  start \n: "a"'),
+        ('A: "a"\n%llguidance {}', 'A: "a"\n%llguidance {}'),
+        ('root ::= "a"', '%llguidance {}\n\nstart: "a"\n'),
+    ],
+)
+def test_a_grammar_in_gbnf_becomes_one_in_lark(text: str, made: str) -> None:
+    assert lark_of(text) == made == any_to_lark(text)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_so_does_a_pattern(name: str) -> None:
+    assert is_linear(lambda text: problem_of_texts({"pattern": text}), *PATTERNS[name])
+
+
+def test_so_do_constants() -> None:
+    assert is_linear(lambda text: problem_of_texts({"const": [text.split()]}), "", "a ")
