@@ -23,7 +23,6 @@ QUICK = (
     "end after entry",
     "no grammar after a resume",
     "drafts unverified",
-    "no net",
 )
 
 
