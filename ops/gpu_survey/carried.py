@@ -1,7 +1,8 @@
-"""What a GPU's machine lacks, packed at home into one folder that git ignores: wheels of packages, compiled
-kernels and layers, the commit. There it is unpacked, and the parts' processes find it.
+"""Packs what a GPU's machine lacks into one folder that git ignores (wheels, compiled kernels and layers, the
+commit), and unpacks it there for the parts' processes.
 
-The machine needs what the engine imports, or has it carried: MACHINE_HAS is what its image brings.
+The machine needs every package that the engine imports: MACHINE_HAS lists those that it has, WHEELS those that
+are packed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ops.gpu_survey.survey import scratch
 ROOT = Path(__file__).parents[2]
 CARRIED = ROOT / "out" / "for_gpu"
 COMMIT = "commit"
-# Imported by the engine, and there where torch, transformers and accelerate are.
+# Installed wherever torch, transformers and accelerate are, but for pytest.
 MACHINE_HAS = frozenset(
     {
         "accelerate", "filelock", "huggingface_hub", "msgpack", "numpy", "psutil", "pytest", "safetensors",
@@ -34,7 +35,7 @@ _PLATFORMS = ("2_28", "2_27", "2_17", "2_31")  # of glibc
 
 
 def commit() -> str:
-    """The working tree's, as git describes it; "unknown" where there is no git."""
+    """Returns the working tree's commit as git describes it; "unknown" without git."""
     command = ["git", "describe", "--always", "--dirty"]
     try:
         asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -44,7 +45,7 @@ def commit() -> str:
 
 
 def packed_commit(carried: Path = CARRIED) -> str:
-    """That of the working tree in which `pack` has run; "" without."""
+    """Returns the commit of the working tree in which `pack` has run; "" if it has not."""
     noted = carried / COMMIT
     return noted.read_text().strip() if noted.exists() else ""
 
@@ -68,14 +69,14 @@ def pack(more: Sequence[str], carried: Path = CARRIED) -> None:
 
 
 def pins(names: Sequence[str]) -> list[str]:
-    """The requirements of these names in constraints.txt."""
+    """Returns the requirements of these packages in constraints.txt."""
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     known = {line.partition("==")[0].lower(): line for line in lines}
     return [known[name] for name in names]
 
 
 def pack_cache(carried: Path = CARRIED) -> None:
-    """Pack what the parts have compiled here. What was timed goes, as nothing is timed on the null GPU."""
+    """Pack the code that the parts have compiled. Tuning results are deleted: the null GPU times nothing."""
     for tuned in scratch().rglob("*.best_config"):
         tuned.unlink()
     carried.mkdir(parents=True, exist_ok=True)
@@ -104,10 +105,7 @@ def unpack(carried: Path = CARRIED) -> list[Path]:
 
 def part_environment(packages: Sequence[Path], own: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of a part's process. Carried packages come last: the machine's own ones win."""
-    folders = [
-        *filter(None, [own.get("PYTHONPATH")]),
-        *(ROOT / name for name in SOURCES),
-    ]
+    folders = [*filter(None, [own.get("PYTHONPATH")]), *(ROOT / name for name in SOURCES)]
     found = {
         **own,
         "PYTHONPATH": os.pathsep.join(map(str, [*folders, ROOT, *packages])),

@@ -90,7 +90,7 @@ def _failed(finding: Finding) -> bool:
 
 
 def _findings(file: Path) -> list[Finding]:
-    """Up to a line that is torn."""
+    """Returns the findings up to a line that is incomplete, as a killed process leaves it."""
     found = list[Finding]()
     for line in file.read_text(errors="replace").splitlines() if file.exists() else ():
         try:
@@ -101,7 +101,7 @@ def _findings(file: Path) -> list[Finding]:
 
 
 def _pack(target: Path, mode: Any, files: Iterable[Path], most: int) -> None:
-    """Smallest first, as many as fit."""
+    """Pack the smallest files first, as many as fit."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode=mode) as tar:
         for file in sorted(files, key=lambda one: one.stat().st_size):

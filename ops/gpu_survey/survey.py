@@ -1,4 +1,4 @@
-"""What a part is given: its device, and a place for its findings, written down as soon as they are found."""
+"""The context of one part: its device, and its findings, which are written as soon as they are found."""
 
 from __future__ import annotations
 

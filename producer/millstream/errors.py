@@ -50,8 +50,8 @@ __all__ = [
 ]
 
 
-# Ends of a task or of the process: what catches all that somebody's content may raise lets them pass. (A
-# panic of a library in Rust is no Exception.)
+# They end a task or the process. Code that catches all that a message may cause, BaseException too (such as a
+# panic of a library in Rust), lets these pass.
 ENDS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
 
 

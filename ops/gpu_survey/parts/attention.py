@@ -67,7 +67,7 @@ def memcheck(survey: Survey) -> None:
     if not Path(tool).is_file():
         survey.found("memcheck", "there is no compute-sanitizer")
         return
-    part = ("ops.gpu_survey.parts.attention:smallest", survey.name, survey.device, str(survey.out), "600")
+    part = ("ops.gpu_survey.parts.attention:smallest", survey.name, survey.device, str(survey.out), "100")
     command = [
         tool,
         "--tool",

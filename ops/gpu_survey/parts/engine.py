@@ -35,11 +35,7 @@ from millstream_worker.engine.runner.model.load import LoadedModel
 WORKLOADS = ("decode", "single", "shareddoc", "shared", "document", "ragged")
 TINY_WORKLOADS = ("c",)
 SAMPLED = (SamplingSpec(), SamplingSpec(top_p=0.9))
-_LOGGED = (
-    "recorded CUDA graphs",
-    "compiled in",
-    "checked:",
-)  # in lines of a start that are recorded
+_LOGGED = ("recorded CUDA graphs", "compiled in", "checked:")  # words of the start's lines that are kept
 _STARTED = time.monotonic()
 
 
@@ -95,7 +91,7 @@ def _started(survey: Survey, shape: dict[str, Any], model: str) -> Served:
         shape = TINY
         own |= {"max_rows": 8, "kv_memory": "64MiB", "compile_model": "off", "attention": "torch"}
     own |= engine_settings(os.environ.get("SURVEY_ENGINE", ""))
-    place = folder(shape, survey.scratch / "models" / f"{survey.name}-{os.getpid()}")
+    place = folder(shape, survey.out / f"{survey.name}-model")
     begun, imports_s = time.monotonic(), _cpu_s()
     with random_weights(), _compiled_anywhere():
         own["cache_dir"] = str(survey.scratch / "engine")

@@ -16,7 +16,7 @@ from ops.gpu_survey.parts.workload_runs import Served, add_requests, end
 from ops.gpu_survey.survey import Survey
 
 _STEPS, _HOST_STEPS = 6, 30
-_MOST_KERNELS = 14
+_MOST_NAMED = 14  # kernels, and functions
 _LEAST_SHARE = 0.04  # of the host's time, for a function to be named
 
 
@@ -59,7 +59,7 @@ def summed(survey: Survey, step: str, kernels: Sequence[Any], wall_ms: float) ->
     for event in kernels:
         counts[event.name] += 1
         times[event.name] += event.time_range.elapsed_us()
-    for name, us in times.most_common(_MOST_KERNELS):
+    for name, us in times.most_common(_MOST_NAMED):
         each = f"{counts[name] / _STEPS:.0f} x {us / counts[name]:.1f} us"
         numbers = {"us": round(us / _STEPS, 1), "count": counts[name] / _STEPS}
         survey.found(f"{step}, kernel {name[:70]}", f"{us / _STEPS:,.0f} us a step, {each}", **numbers)
@@ -90,5 +90,5 @@ def host_shares(survey: Survey, served: Served) -> str:
         for (file, _, name), entry in stats.stats.items()
         if "millstream_worker" in file and entry[3] > _LEAST_SHARE * stats.total_tt
     ]
-    named = ", ".join(f"{name} {share:.0%}" for share, name in sorted(shares, reverse=True)[:_MOST_KERNELS])
+    named = ", ".join(f"{name} {share:.0%}" for share, name in sorted(shares, reverse=True)[:_MOST_NAMED])
     return f"{each_ms:.2f} ms of CPU a step without the profiler; {named}"

@@ -1,5 +1,5 @@
-"""How long an event loop did not run: all else stands still while one message is read, or while the machine
-has no time for the process.
+"""Measures for how long an event loop did not run: everything else waits while one message is read, or while
+the machine has no time for the process.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-TICK_S = 0.02  # a gap may be longer by so much than it is told
+TICK_S = 0.02  # a measured gap may be too short by this
 WINDOW_S = 60.0
 
 

@@ -117,8 +117,8 @@ class GrammarThread:
 
 
 class _Turns:
-    """Numbers of the turns of a lane, in each of which a tenant has one request: who comes later than others
-    of its tenant, has a later turn, and who comes first of its tenant has the next."""
+    """Numbers the turns of a lane. A tenant has one request a turn: its first waiting request gets the next
+    turn, each further one the turn after its last."""
 
     def __init__(self) -> None:
         self.begun: dict[int, int] = {}  # by lane: the turn of the request that was begun last

@@ -1,5 +1,5 @@
-"""The net around the reading of messages: whatever one of them makes this worker raise ends its own job, and
-nothing else. What an unexpected exception says is never told: it may quote the message.
+"""The net around the reading of messages: an exception that a message causes ends the job of that message,
+and nothing else. The text of an unexpected exception is never shown: it may quote the message.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _FRAMES = 20  # of a traceback, the innermost
 class Net:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._known: set[tuple[str, str]] = set()  # kinds that were logged, with their places
+        self._known: set[tuple[str, str]] = set()  # exceptions that were logged: type and place
 
     @contextlib.contextmanager
     def around(self, job: Job) -> Iterator[None]:
-        """What reads the job's message. An exception ends the job, and goes no further."""
+        """Encloses code that reads the job's message: an exception ends the job, and is not raised."""
         try:
             yield
         except InvalidRequest as error:

@@ -44,7 +44,7 @@ class LineFault(Exception):
 
 @contextlib.contextmanager
 def faults_only() -> Iterator[None]:
-    """Around the reading of a line: whatever that raises is a fault of this line. Raises LineFault."""
+    """Encloses code that reads a line of a batch. Raises LineFault in place of whatever that raises."""
     try:
         yield
     except (LineFault, *ENDS):

@@ -58,7 +58,8 @@ class WrongField(ValueError):
 
 @contextlib.contextmanager
 def within_reach() -> Iterator[None]:
-    """For values that the bounds of no field have caught. Raises InvalidRequest, of the whole, for them."""
+    """Encloses code that reads a request. Raises InvalidRequest, for the whole request, in place of a
+    RecursionError or OverflowError: its value has passed the bounds of its field."""
     try:
         yield
     except (RecursionError, OverflowError) as error:

@@ -69,8 +69,8 @@ EarlierCall = Annotated[ToolCall, AfterValidator(_of_bounded_depth)]  # in a req
 
 
 def check_lengths(tools: object) -> None:
-    """Before any of them is read, which takes time in proportion to its length. Raises WrongField, for the
-    request that has them. What is no list of maps is told of when it is read.
+    """Checks number and length before any tool is read, which takes time in proportion to its length. Other
+    types are refused when they are read. Raises WrongField.
     """
     if not isinstance(tools, list | tuple):
         return

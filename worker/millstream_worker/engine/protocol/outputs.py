@@ -13,8 +13,8 @@ from typing import NamedTuple
 class Refused:
     """The request can never run here. `field` names the invalid field; `message` says why, and what to do.
 
-    With a `trace` reading it raised what nobody expected: `message` is the exception's type, and the trace
-    says where.
+    With a `trace`, reading the request raised an unexpected exception: `message` is its type, `trace` shows
+    its place.
     """
 
     handle: int

@@ -1,6 +1,4 @@
-"""The bound on lists and maps inside of each other, in all that a request brings as JSON: what reads them
-later recurses.
-"""
+"""Bounds the nesting of lists and maps in the JSON of a request, before code that recurses reads it."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ MAX_DEPTH = 64
 
 
 def is_deeper(value: Any, most: int = MAX_DEPTH) -> bool:
-    """Whether lists and maps are inside of each other more than `most` times."""
+    """True if lists and maps are nested more than `most` deep."""
     level = [value] if isinstance(value, dict | list | tuple) else []
     for _ in range(most):
         inner = (value for one in level for value in (one.values() if isinstance(one, dict) else one))
@@ -20,7 +18,7 @@ def is_deeper(value: Any, most: int = MAX_DEPTH) -> bool:
 
 
 def is_deeper_json(text: str, most: int = MAX_DEPTH) -> bool:
-    """The same of a text, which need not be JSON: then it is not."""
+    """True if the text is JSON that is nested more than `most` deep."""
     if text.count("{") + text.count("[") <= most:
         return False
     try:

@@ -58,7 +58,7 @@ def problem_of_grammar(text: str) -> str | None:
 
 
 def _rules(text: str, starts: Sequence[re.Match[str]]) -> int:
-    """At most so many: what ends as attributes of a rule counts as one."""
+    """Returns an upper bound of their number: whatever ends like a rule's attributes counts as a rule."""
     with_attributes = sum(start["attributes"] is not None for start in starts)
     return len(starts) - with_attributes + len(_ATTRIBUTES_END.findall(text))
 
@@ -72,7 +72,7 @@ def _problem_of_literal(literal: Literal) -> str | None:
 
 
 def _without_schemas(text: str) -> tuple[str, list[Any]]:
-    """The grammar with an empty one for each of its schemas, and these."""
+    """Returns the grammar with an empty schema in place of each, and the schemas."""
     rests, schemas, place = [], [], 0
     while found := _SCHEMA.search(text, place):
         rests.append(text[place : found.end()])
@@ -105,7 +105,7 @@ class _Terminal:
         self.least = 0
 
     def problem(self, terminals: dict[str, _Terminal]) -> str | None:
-        """Those of the terminals in it have been asked before."""
+        """The lengths of the terminals in it must be known."""
         lengths = {name: terminals[name].least for name in self.names if name in terminals}
         pattern = _NAME.sub(lambda name: f"a{{{lengths.get(name[0], 1)}}}", self._rest)
         pattern = _REPEAT.sub(r"{\1}", pattern).translate(_AS_PATTERN)
@@ -120,7 +120,7 @@ class _Terminal:
 
 
 def _with_repeats(body: str) -> str:
-    """With a pattern as long as the literal for each of its literals."""
+    """Returns the body with each literal replaced by a pattern of the same length."""
     made, place = [], 0
     for literal in literals(body):
         length = least_of(literal.body) or 0 if literal.is_pattern else len(literal.body)

@@ -1,5 +1,5 @@
-"""The texts and patterns that stand in a grammar, found in one pass: where nothing closes a quote or a slash,
-that is found out once for its line, not once for each that follows.
+"""Finds the texts and patterns of a grammar in one pass: an unclosed quote or slash is looked up once a line,
+not once for each that follows, so that the time is in proportion to the length.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _BODIES = {
 
 
 class Literal(NamedTuple):
-    """`start` and `end` have its marks in them, `body` has not."""
+    """`start` and `end` include the quotes or slashes, `body` does not."""
 
     start: int
     end: int
@@ -25,7 +25,7 @@ class Literal(NamedTuple):
 
 
 def literals(grammar: str) -> Iterator[Literal]:
-    """In their order. None has a line feed in it, and no pattern is empty."""
+    """Yields them in their order. None contains a line feed, and no pattern is empty."""
     unclosed = dict.fromkeys(_BODIES, 0)  # to where no such mark closes: one inside is read to the same place
     place = 0
     while found := _MARK.search(grammar, place):

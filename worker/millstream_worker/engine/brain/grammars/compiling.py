@@ -111,7 +111,7 @@ class GrammarCompiler:
 
 
 def _without_tokens(grammar: str) -> str:
-    """What the engine compiles, but for its tokens; `grammar` in llguidance's form."""
+    """Returns a grammar in llguidance's form as the engine compiles it, with a letter for each token id."""
     parts = parts_of(grammar)
     for part in parts:
         if lark := part.get("lark_grammar"):
@@ -180,7 +180,8 @@ def _json_options(spec: GrammarSpec) -> Any:
 
 
 def _with_one_spelling(schema: Schema) -> Schema:
-    """The same, for answers in which each name has one spelling: every schema comes through here."""
+    """Returns the schema with escapes by code barred, so that each name has one spelling. Every schema passes
+    here. Raises InvalidGrammar for one that requires a character which then cannot be written."""
     if problem := problem_of_texts(schema):
         raise InvalidGrammar(problem)
     own = schema.get("x-guidance")

@@ -1,5 +1,5 @@
-"""The pieces of a grammar in Lark, as llguidance's lexer has them: comments, texts, patterns, tokens, and the
-words before a JSON value."""
+"""Splits a grammar in Lark into the pieces of llguidance's lexer: comments, texts, patterns, tokens, and the
+keywords before a JSON value."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ PIECE = re.compile(
     r'|(?P<odd>["/<])'
     r'|[^"/<%\#]++|%'
 )
-
-
 _IS_LARK = re.compile(r"^[^\S\n]*+(?:%llguidance\b|start\s*+:)", re.MULTILINE)
 
 
 def lark_of(text: str) -> str:
-    """A grammar in Lark or GBNF, in Lark. As llguidance's `any_to_lark`, whose own look for Lark takes a time
-    that grows with the square of the line feeds. Raises ValueError for what is no GBNF either.
+    """Converts a grammar in Lark or GBNF to Lark. llguidance's own `any_to_lark` takes time in proportion to
+    the square of the line feeds. Raises ValueError for text that is neither.
     """
     if _IS_LARK.search(text):
         return text
@@ -35,8 +33,8 @@ def lark_of(text: str) -> str:
 
 
 def without_tokens(lark: str) -> str:
-    """The same, with a letter for each token that is there by its id: for a check without a vocabulary. What
-    stands in texts, patterns, comments and schemas stays as it is.
+    """Returns the grammar with a letter for each token id, for a check without a vocabulary. Texts, patterns,
+    comments and schemas stay as they are.
     """
     made, copied, place = [], 0, 0
     while (piece := PIECE.match(lark, place)) and not piece["odd"]:

@@ -1,4 +1,5 @@
-"""Schemas in a grammar in Lark, each behind a `%json`: read where llguidance's lexer does, nowhere else."""
+"""Changes the JSON schemas in a grammar in Lark. A schema follows a `%json`, unless that stands in a comment,
+a text or a pattern for llguidance's lexer."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ Schema = dict[str, Any]
 
 
 def with_schemas(lark: str, change: Callable[[Schema], Schema]) -> str:
-    """The same with its schemas changed, on the same lines. Raises ValueError for what is no Lark."""
+    """Returns the grammar with each schema replaced by `change(schema)`; lines keep their numbers. Raises
+    ValueError for text that is not Lark."""
     made, copied, place = [], 0, 0
     while piece := PIECE.match(lark, place):
         place = piece.end()

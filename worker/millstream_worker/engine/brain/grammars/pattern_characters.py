@@ -1,6 +1,7 @@
-"""The characters that a regular expression names: whether it may ask for one that JSON cannot spell here.
+"""Finds the characters in a regular expression that a JSON answer cannot spell, so that the pattern might
+require one. A pattern that is not understood counts as one that does.
 
-Where that is not known, it may. The syntax is that of Rust's `regex`, less than which llguidance takes.
+The syntax is that of Rust's `regex`; llguidance takes a part of it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _IN_BYTES = re.compile(r"\(\?[a-zA-Z]*+-[a-zA-Z]*u")
 
 
 def unwritable_in(pattern: str) -> int | None:
-    """The code of a character that a pattern names where it may ask for one that cannot be written. Classes
-    that have others as well do not.
+    """Returns the code of an unwritable character that the pattern may require; None if there is none. A
+    class that has writable characters as well requires none.
     """
     depth, begin, pieces = 0, 0, list(_PIECE.finditer(pattern))
     if _IN_BYTES.search(pattern):  # a class may end at 0xFF
@@ -43,7 +44,8 @@ def unwritable_in(pattern: str) -> int | None:
 
 
 def _unwritable_in_class(pieces: Sequence[re.Match[str]]) -> int | None:
-    """Of a class without its end, which has nothing else, or where that is not known."""
+    """Returns the code of an unwritable character of a class, given without its closing bracket, if the
+    class may have no other characters."""
     first, *inner = pieces
     codes = [_code(piece) for piece in inner]
     if first["open"].endswith("]"):
@@ -56,14 +58,15 @@ def _unwritable_in_class(pieces: Sequence[re.Match[str]]) -> int | None:
 
 
 def _is_beside(code: int | None) -> bool:
-    """What is left of a range without its ends may be one character: `[\\n-\\f--\\n\\f]`."""
+    """True for codes next to unwritable ones: a range less its ends may be one character, as in
+    `[\\n-\\f--\\n\\f]`."""
     return code is not None and (code <= 0x20 or 0x7E <= code <= 0x80)
 
 
 def _is_without(first: re.Match[str], inner: Sequence[re.Match[str]], codes: Sequence[int | None]) -> bool:
-    """Whether a plain class may have no character that can be written."""
+    """True if a class without nested classes and operators may have unwritable characters only."""
     ranges = list(_ranges(inner, codes))
-    if first["open"].startswith("[^"):  # the last of all characters is in it, unless that is named
+    if first["open"].startswith("[^"):  # it has the last of all characters, unless that is excluded
         lower = all(piece["set"] in (None, "\\d", "\\s", "\\w") for piece in inner)
         return not lower or any(high >= _MOST for _, high in ranges)
     if any(piece["set"] for piece in inner):
@@ -72,7 +75,8 @@ def _is_without(first: re.Match[str], inner: Sequence[re.Match[str]], codes: Seq
 
 
 def _ranges(inner: Sequence[re.Match[str]], codes: Sequence[int | None]) -> Iterator[tuple[int, int]]:
-    """Of a plain class, single characters too. `codes`: of `inner`, perhaps with one before them."""
+    """Yields the first and last code of each range and each single character of a class. `codes`: those of
+    `inner`, perhaps with one before them."""
     dash = [False] * (len(codes) - len(inner)) + [piece["plain"] == "-" for piece in inner]
     place = 0
     while place < len(codes):
@@ -89,7 +93,7 @@ def _is_unwritable(low: int, high: int) -> bool:
 
 
 def _code(piece: re.Match[str]) -> int | None:
-    """Of the character that a piece of a pattern stands for; None for more than one."""
+    """Returns the code of the one character that a piece of a pattern matches; None if it matches several."""
     digits = piece["braced"] or piece["two"] or piece["four"] or piece["eight"]
     if digits:
         return int(digits, 16)

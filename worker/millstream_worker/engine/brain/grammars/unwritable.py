@@ -1,4 +1,4 @@
-"""What JSON cannot spell here, and the schemas that ask for it.
+"""The characters that a JSON answer cannot spell, and the check that refuses schemas which require one.
 
 llguidance compares names as they are spelled: an object that may have other names than those of its schema
 would take `\\u0061` as another one than `a`. So escapes by code are barred, and each text has one spelling;
@@ -17,8 +17,9 @@ ESCAPES = 'nrbtf\\"'  # what may stand behind a backslash
 
 
 def problem_of_texts(schema: Any) -> str | None:
-    """Where a schema asks for a character that cannot be written, and the remedy. Names of properties may
-    have it: they are written as they stand. Data counts as a schema: a reference may point there.
+    """Returns the place where a schema requires an unwritable character, and the remedy; None if it requires
+    none. Names of properties may have such characters: they are copied as they are. Data is read as a schema,
+    too, as a reference may point there.
     """
     open_parts = [("", schema, False)]
     while open_parts:
