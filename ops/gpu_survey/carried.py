@@ -1,8 +1,7 @@
 """Packs what a GPU's machine lacks into one folder that git ignores (wheels, compiled kernels and layers, the
 commit), and unpacks it there for the parts' processes.
 
-The machine needs every package that the engine imports: MACHINE_HAS lists those that it has, WHEELS those that
-are packed.
+The machine needs every package that the engine imports: MACHINE_HAS lists what it has, WHEELS what is packed.
 """
 
 from __future__ import annotations
