@@ -16,7 +16,6 @@ pytest.importorskip("triton")
 import torch
 from ops.gpu_survey.carried import ROOT
 from ops.gpu_survey.parts import step_profile
-from ops.gpu_survey.parts.engine import engine_settings
 from ops.gpu_survey.parts.one_line import double_kernel
 from ops.gpu_survey.survey import Survey
 from support.engine.kernel_resources import Launch, compiled, hazards
@@ -56,14 +55,6 @@ def test_a_profile_is_summed_up_also_one_without_kernels(tmp_path: Path) -> None
     line = json.loads((tmp_path / "profile.jsonl").read_text())
     assert line["numbers"] == {"us": 6.0, "count": 1.0}
     assert step_profile.summed(survey, "decode", [], 12.0).startswith("the profiler saw no kernel")
-
-
-def test_settings_of_an_engine_are_read_in_their_types() -> None:
-    found = engine_settings("compile_model=off,max_rows=8,prefix_cache=off")
-    assert found == {"compile_model": "off", "max_rows": 8, "prefix_cache": False}
-    assert engine_settings("") == {}
-    with pytest.raises(KeyError):
-        engine_settings("no_such=1")
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ SURVEY_ENGINE: settings, as "compile_model=off,kv_dtype=int8". SURVEY_WORKLOADS:
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import time
@@ -19,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from ops.bench.engines.adapters.millstream import engine_settings
 from ops.bench.models.shapes import LLAMA_8B, QWEN_06B
 from ops.gpu_survey.parts.arrivals import arriving
 from ops.gpu_survey.parts.random_model import TINY, folder, random_weights
@@ -112,17 +112,6 @@ def _started(survey: Survey, shape: dict[str, Any], model: str) -> Served:
         if any(part in line for part in _LOGGED):
             survey.found("said", line)
     return Served(engine, info, model)
-
-
-def engine_settings(text: str) -> dict[str, Any]:
-    """Settings of an engine from `key=value` separated by commas. Raises KeyError for an unknown one."""
-    defaults = {one.name: one.default for one in dataclasses.fields(EngineConfig)}
-    found: dict[str, Any] = {}
-    for one in filter(None, text.split(",")):
-        key, _, value = one.partition("=")
-        kind = type(defaults[key])
-        found[key] = value in ("on", "true", "1") if kind is bool else kind(value)
-    return found
 
 
 @contextmanager

@@ -61,7 +61,12 @@ def chosen(setup: Setup) -> dict[str, Any]:
     }
     known = {field.name for field in fields(EngineConfig)}  # another checkout's may lack some
     own = {name: value for name, value in own.items() if name in known}
-    return own | dict(_parsed(setting) for setting in setup.settings.split(",") if setting)
+    return own | engine_settings(setup.settings)
+
+
+def engine_settings(text: str) -> dict[str, Any]:
+    """Fields of EngineConfig, from `name=value` separated by commas. Raises ValueError for an unknown one."""
+    return dict(_parsed(setting) for setting in text.split(",") if setting)
 
 
 def _parsed(setting: str) -> tuple[str, Any]:
