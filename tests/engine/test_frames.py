@@ -43,6 +43,7 @@ FRAMES: list[frames.Frame] = [
     frames.Stop(),
     frames.Loading("reading weights"),
     frames.Ready(INFO),
+    frames.Found("tiny", "0123abcd"),
     frames.LoadFailed("no such folder"),
     outputs.Refused(7, "prompt", "too long"),
     outputs.Compiled(7, 0.25),

@@ -41,7 +41,9 @@ from millstream_worker.engine.protocol.request import EngineRequest
 INFO = EngineInfo("counting", "Counting", "float32", "cpu", "none", 1000, 64, (), 4, 64, 4, 1, 1, "")
 
 
-def build(config: EngineConfig, report: process.Report, mark: Mark) -> tuple[Engine[object], EngineInfo]:
+def build(
+    config: EngineConfig, report: process.Report, mark: Mark, tell: process.Tell
+) -> tuple[Engine[object], EngineInfo]:
     if config.model != "counting":
         raise process.CannotLoad(f"no model called {config.model!r}; use 'counting'")
     report("counting up")
@@ -153,7 +155,7 @@ def test_an_abort_that_empties_the_batch_reports_the_room_it_made(front: Front) 
 
 def test_work_for_a_busy_engine_is_done_between_two_steps(front: Front, setup: Setup) -> None:
     def build_with_work(
-        config: EngineConfig, report: process.Report, mark: Mark
+        config: EngineConfig, report: process.Report, mark: Mark, tell: process.Tell
     ) -> tuple[Engine[object], EngineInfo]:
         return engine(later=Later(0.0, lambda step_s: report("compiling"))), INFO
 
@@ -189,10 +191,12 @@ def test_it_ends_when_told_or_when_the_front_is_gone(front: Front, running: bool
 def test_a_front_that_dies_while_the_model_loads_is_noticed(front: Front, setup: Setup) -> None:
     loading = threading.Event()
 
-    def load(config: EngineConfig, report: process.Report, mark: Mark) -> tuple[Engine[object], EngineInfo]:
+    def load(
+        config: EngineConfig, report: process.Report, mark: Mark, tell: process.Tell
+    ) -> tuple[Engine[object], EngineInfo]:
         loading.set()
         assert setup.left.wait(20), "nobody has noticed"
-        return build(config, report, mark)
+        return build(config, report, mark, tell)
 
     setup.build = load
     front.send(Configure(EngineConfig("counting")))

@@ -48,6 +48,7 @@ results = st.builds(
     model=st.sampled_from(["", "model"]),
     weights=st.sampled_from([None, "int8"]),
     kv_format=st.sampled_from([None, "int8"]),
+    model_digest=st.sampled_from([None, "0123abcd"]),
     attempts=st.integers(1, 3),
     seed=st.none() | st.integers(-(2**63), 2**63 - 1),
     metadata=st.dictionaries(short, short, max_size=2),
@@ -80,5 +81,7 @@ def test_results(result: Result) -> None:
         "choices": [encoding.choice(**plain(one)) for one in result.choices],
         "usage": encoding.usage(**result.usage.model_dump()),
     }
-    fields["facts"] = {name: fields.pop(name) or "" for name in ("model", "weights", "kv_format")}
+    fields["facts"] = {
+        name: fields.pop(name) or "" for name in ("model", "weights", "kv_format", "model_digest")
+    }
     assert encoding.result(**fields) == codec.encode(result)

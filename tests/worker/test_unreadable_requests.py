@@ -205,7 +205,7 @@ async def test_so_does_one_of_every_part_of_reading(
     function = getattr(module, name)
     monkeypatch.setattr(module, name, raising(Panic(SECRET), lambda *_: asked.is_set(), function))
     asked = asyncio.Event()
-    async with work(context=100_000) as worker:
+    async with work(context=100_000, result_cache=2**20) as worker:
         asked.set()
         prompt = PROMPTS["put off"] if module is admission else "w9"
         fields = (

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from millstream.errors import MissingExtra
 from millstream.version import version
 
+CHECK, REPLACE_MODEL = "--check", "--replace-model"  # of one start: no settings
 NEEDED = ("torch", "transformers", "pydantic_settings", "prometheus_client")
 
 
@@ -25,9 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     from millstream_worker.command import check, run
 
-    if "--check" in given:
-        return check([argument for argument in given if argument != "--check"])
-    return run(given)
+    settings = [argument for argument in given if argument not in (CHECK, REPLACE_MODEL)]
+    return check(settings) if CHECK in given else run(settings, replace_model=REPLACE_MODEL in given)
 
 
 if __name__ == "__main__":

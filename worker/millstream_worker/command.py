@@ -29,8 +29,8 @@ _RETURNED_BYTES = 2**20
 _log = structlog.get_logger(__name__)
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Serve. Returns the exit status."""
+def run(arguments: Sequence[str], *, replace_model: bool = False) -> int:
+    """Serve; replace the queue's model where it is another one. Returns the exit status."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one request is one text: threads only cost
     chosen = _load(arguments)
     if chosen is None:
@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     )
 
     try:
-        asyncio.run(_serve(Service(chosen, end_stuck=end_process), chosen))
+        asyncio.run(_serve(Service(chosen, end_stuck=end_process, replace_model=replace_model), chosen))
     except CannotServe as error:
         _log.error("worker ends", reason=str(error))
         return threads.leave(1)

@@ -112,7 +112,7 @@ class StandIn:
 
 
 def build(
-    step_s: float, context: int, config: EngineConfig, _report: Report, _mark: Mark
+    step_s: float, context: int, config: EngineConfig, _report: Report, _mark: Mark, *_: object
 ) -> tuple[Any, EngineInfo]:
     vocab_size = Tokenizer.from_file(f"{config.model}/tokenizer.json").get_vocab_size()
     rows = config.max_rows or ROWS

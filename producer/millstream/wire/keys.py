@@ -43,7 +43,9 @@ class QueueKeys:
 
     @property
     def meta(self) -> str:
-        """Hash: shards, pubsub: written once; version_min, version_max: only ever widened."""
+        """Hash: shards, pubsub: written once; version_min, version_max: only ever widened; model and
+        model_digest: the one model of the queue.
+        """
         return f"{{ms:{self.queue}}}:meta"
 
     def shard(self, shard: int) -> ShardKeys:
@@ -124,6 +126,11 @@ class ShardKeys:
     def ending(self, job_id: str) -> tuple[str, ...]:
         """All keys that the end of a job touches, in the order in which scripts take them."""
         return self.job(job_id), self.tokens(job_id), self.delayed, self.deadlines, self.held_bytes
+
+    @property
+    def model(self) -> str:
+        """Hash: `digest` of the queue's model, where scripts of the shard can read it."""
+        return f"{self.tag}:model"
 
     def worker(self, name: str) -> str:
         return f"{self.tag}:worker:{name}"

@@ -34,7 +34,7 @@ def refusal(model: str | Path, cache: Path) -> str:
 
 def test_a_folder_is_taken_as_it_is(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(folder.glob("*.safetensors"))) > 1
-    assert found(folder, tmp_path) == Checkpoint(folder, "tiny", folder)
+    assert found(folder, tmp_path) == Checkpoint(folder, "tiny", folder, folder)
     monkeypatch.chdir(folder)
     assert found(".", tmp_path).name == "tiny"
 

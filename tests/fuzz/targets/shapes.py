@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -41,7 +42,7 @@ def _served() -> ServedModel:
     """One whose template writes calls, and so reads their arguments."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = write_tokenizer(Path(folder), chat=True, template=CALLING_TEMPLATE)
-        return ServedModel(TextModel.load(tokenizer, valid.VOCAB), ENGINE, digest=b"d")
+        return ServedModel(TextModel.load(tokenizer, valid.VOCAB), replace(ENGINE, digest="d"))
 
 
 def _prepare(payload: bytes) -> None:

@@ -14,7 +14,7 @@ from millstream.wire.connection import Endpoint
 from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.state.dead import list_dead
 from millstream.wire.state.heartbeat import Heartbeat, beat
-from millstream.wire.state.queue_info import open_queue, record_worker
+from millstream.wire.state.queue_info import open_queue, record_worker, serve_model
 from millstream.wire.versions import TAKEN
 from support.roles.signing_in import refusals
 from support.servers.secured import SecuredServer
@@ -55,6 +55,7 @@ async def every_script_runs(secured: SecuredServer, work: Work, folder: Path) ->
         desk = RolesDesk(producer, worker, operator, gateway)
         await open_queue(worker, "default")
         await desk.run(record_worker(QueueKeys("default"), TAKEN))
+        await desk.run(serve_model(SHARD, "0123"))
         await desk.run(calls.join(SHARD, owner="A"))
         await desk.run(beat(SHARD, Heartbeat("A", "m"), ttl_ms=TTL_MS))
         await every_end(desk)

@@ -180,7 +180,7 @@ async def leftovers(redis: Any, shard: ShardKeys) -> list[str]:
 
 def lasting_keys(shard: ShardKeys) -> set[str]:
     """What a shard may keep for ever."""
-    return {shard.held_bytes, shard.dead, *shard.lanes}
+    return {shard.held_bytes, shard.dead, shard.model, *shard.lanes}
 
 
 async def _pending(redis: Any, lane: str) -> int:

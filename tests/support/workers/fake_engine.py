@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import bisect
+import hashlib
 import os
 import signal
 import socket
@@ -20,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from millstream_worker.engine.process import CannotLoad, serve
+from millstream_worker.engine.process import CannotLoad, Tell, serve
 from millstream_worker.engine.protocol.channel import Channel
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
-from millstream_worker.engine.protocol.frames import Tried
+from millstream_worker.engine.protocol.frames import Found, Tried
 from millstream_worker.engine.protocol.outputs import Compiled, EngineStats, Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest
 
@@ -36,6 +37,7 @@ DEVICE_FAULT = "CUDA error: an illegal memory access was encountered\nIt may be 
 class Counting:
     """What the model name says. Files are how a test acts on an engine without knowing its process."""
 
+    name: str = "counting"  # another one is another model
     tokenizer: str = ""
     rows: int = 8
     blocks: int = 512
@@ -61,6 +63,10 @@ class Counting:
     refuse: int = -1  # a prompt that begins with this token is refused
     broken: str = ""  # why it cannot be loaded
     tally: str = ""  # folder: gets a file of each process, see `word_engine.tallied`
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.name.encode()).hexdigest()[:32]
 
     @classmethod
     def parse(cls, model: str) -> Counting:
@@ -255,9 +261,10 @@ class CountingEngine:
 
 
 def build(
-    config: EngineConfig, report: Callable[[str], None], mark: Callable[[], None]
+    config: EngineConfig, report: Callable[[str], None], mark: Callable[[], None], tell: Tell
 ) -> tuple[CountingEngine, EngineInfo]:
     model = Counting.parse(config.model)
+    tell(Found(model.name, model.digest))
     report("learning to count")
     pause(model.load_s, mark)
     if model.broken:
@@ -277,7 +284,8 @@ def build(
 
 def info_of(model: Counting, *, vocabulary: int, eos: int, device: str = "cpu") -> EngineInfo:
     return EngineInfo(
-        model="counting", architecture="Counting", dtype="float32", device=device, attention="none",
+        model=model.name, digest=model.digest, architecture="Counting", dtype="float32", device=device,
+        attention="none",
         vocab_size=vocabulary, context_length=model.context, eos_ids=(eos,), block_size=16,
         blocks=model.blocks, max_rows=model.rows, kv_bytes_per_token=1, parameters=8,
         tokenizer=model.tokenizer, weights="int8", kv_format="int8", weight_bytes=9,

@@ -24,8 +24,9 @@ from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.grammar_thread import GrammarThread
 from millstream_worker.engine.grammar_trial import GrammarTrial
-from millstream_worker.engine.process import CannotLoad
+from millstream_worker.engine.process import CannotLoad, Tell
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
+from millstream_worker.engine.protocol.frames import Found
 from millstream_worker.engine.protocol.outputs import Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest
 from support.engine.counting import CountingRunner, is_drafted
@@ -128,11 +129,12 @@ class WordEngine(Engine[Launched]):
 
 
 def build(
-    config: EngineConfig, report: Callable[[str], None], mark: Callable[[], None]
+    config: EngineConfig, report: Callable[[str], None], mark: Callable[[], None], tell: Tell
 ) -> tuple[WordEngine, EngineInfo]:
     model = Counting.parse(config.model)
     if model.broken:
         raise CannotLoad(model.broken)
+    tell(Found(model.name, model.digest))
     report("learning to count")
     pause(model.load_s, mark)
     depth = os.getpid() % 2  # an engine as on a CPU, or one that plans ahead as on a GPU: they do the same

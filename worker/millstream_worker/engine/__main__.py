@@ -10,13 +10,15 @@ import os
 import signal
 import socket
 import sys
+from dataclasses import replace
 from typing import Any
 
 from millstream_worker.engine.engine import Engine
-from millstream_worker.engine.process import CannotLoad, Report, serve
+from millstream_worker.engine.process import CannotLoad, Report, Tell, serve
 from millstream_worker.engine.progress import Mark
 from millstream_worker.engine.protocol.channel import Channel
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
+from millstream_worker.engine.protocol.frames import Found
 
 
 def main(peer: socket.socket) -> int:
@@ -32,22 +34,26 @@ def front() -> socket.socket:
     return socket.socket(fileno=parser.parse_args().fd)
 
 
-def load(config: EngineConfig, report: Report, mark: Mark) -> tuple[Engine[Any], EngineInfo]:
-    """Build the engine. The model is checked first: importing torch takes 2 to 20 seconds.
+def load(config: EngineConfig, report: Report, mark: Mark, tell: Tell) -> tuple[Engine[Any], EngineInfo]:
+    """Build the engine. The model is checked first, and told: importing torch takes 2 to 20 seconds.
 
     Raises CannotLoad.
     """
     from millstream_worker.engine.runner.checkpoint.checkpoint import CheckpointError, resolve
+    from millstream_worker.engine.runner.checkpoint.digest import digest_of
 
     try:
         checkpoint = resolve(config.model, config.cache_dir, report)
+        digest = digest_of(checkpoint)
     except CheckpointError as error:  # names the model itself
         raise CannotLoad(str(error)) from error
     except (ValueError, OSError) as error:
         raise CannotLoad(f"model {config.model!r}: {error}") from error
+    tell(Found(checkpoint.name, digest))
     from millstream_worker.engine.assembly import build
 
-    return build(config, report, mark, checkpoint)
+    engine, info = build(config, report, mark, checkpoint)
+    return engine, replace(info, digest=digest)
 
 
 def leave() -> None:

@@ -263,7 +263,6 @@ def _info(config: EngineConfig, checkpoint: Checkpoint, loaded: LoadedModel, blo
         kv_bytes_per_token=_block_bytes(config, loaded) // config.block_size,
         parameters=loaded.parameters,
         tokenizer=str(checkpoint.tokenizer_folder),
-        folder=str(checkpoint.folder),
     )
 
 

@@ -29,7 +29,7 @@ def print_page(config: EngineConfig, out: TextIO) -> int:
     line(", ".join([f"Python {platform.python_version()}", *map(_versioned, _PACKAGES), platform.platform()]))
     line("\nstart")
     try:
-        engine, info = load(config, lambda text: line(f"  {text}"), lambda: None)
+        engine, info = load(config, lambda text: line(f"  {text}"), lambda: None, lambda found: None)
     except CannotLoad as error:
         line(f"\ncannot start: {error}")
         return 1

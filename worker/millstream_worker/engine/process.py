@@ -19,6 +19,7 @@ from millstream_worker.engine.protocol.frames import (
     Add,
     BadFrame,
     Configure,
+    Found,
     Frame,
     LoadFailed,
     Loading,
@@ -28,7 +29,8 @@ from millstream_worker.engine.protocol.frames import (
 from millstream_worker.engine.protocol.outputs import Step
 
 Report = Callable[[str], None]
-Build = Callable[[EngineConfig, Report, Mark], tuple[Engine[Any], EngineInfo]]
+Tell = Callable[[Found], None]
+Build = Callable[[EngineConfig, Report, Mark, Tell], tuple[Engine[Any], EngineInfo]]
 
 BEAT_S = 1.0
 COMPILED_S = 0.005  # between two looks at grammars that are compiled, where there is nothing else to do
@@ -77,7 +79,7 @@ def _load(channel: Channel, build: Build, progress: Progress) -> Engine[Any] | N
         channel.send(Loading(message))
 
     try:
-        engine, info = build(first.config, report, progress.mark)
+        engine, info = build(first.config, report, progress.mark, channel.send)
     except CannotLoad as error:
         channel.send(LoadFailed(str(error)))
         return None

@@ -10,7 +10,7 @@ after which a safer engine can be started.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.protocol.frames import (
     Beat,
     Fault,
+    Found,
     Frame,
     LastWords,
     LoadFailed,
@@ -62,6 +63,9 @@ class EngineLimits:
 class EngineCallbacks(Protocol):
     """What the supervisor reports, in the order in which it happens."""
 
+    async def found(self, model: str, digest: str) -> None:
+        """An engine is about to load this model. Raises Unusable."""
+
     async def ready(self, info: EngineInfo) -> None:
         """An engine is ready and has no job yet. Raises Unusable."""
 
@@ -79,8 +83,8 @@ class EngineCallbacks(Protocol):
 
 
 class Unusable(Exception):
-    """The model cannot be served although the engine has loaded it (its tokenizer is missing, say); the
-    message is for the operator.
+    """The model cannot be served although the engine can load it (its tokenizer is missing, say, or the queue
+    has another model); the message is for the operator.
     """
 
 
@@ -186,6 +190,8 @@ class Supervisor:
             case Loading(message):
                 self._tried = frame.tried or self._tried
                 _log.info("engine loading", step=message, seconds=round(link.age_s, 1))
+            case Found(model, digest):
+                await self._usable(link, self._callbacks.found(model, digest))
             case Ready(info):
                 self._tried = None
                 self._safe_mode.device = info.device
@@ -216,14 +222,17 @@ class Supervisor:
             self_check=info.self_check,
             fallbacks=info.fallbacks,
         )
+        if await self._usable(link, self._callbacks.ready(info)):
+            self._engine.plug(link)
+            self._queue.engine_ready()
+
+    async def _usable(self, link: EngineLink, answer: Awaitable[None]) -> bool:
         try:
-            await self._callbacks.ready(info)
+            await answer
         except Unusable as error:
             self._fail(str(error))
             link.kill()
-            return
-        self._engine.plug(link)
-        self._queue.engine_ready()
+        return not self.failed.is_set()
 
     def _died(self, exit_: str, lost: Sequence[Job]) -> None:
         """`lost`: the jobs that it had."""

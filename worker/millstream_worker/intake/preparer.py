@@ -24,8 +24,13 @@ _LONG_BYTES = 4096  # beyond that reading and tokenizing would delay the loop
 
 
 class JobPreparer:
-    def __init__(self, model: ModelSlot, capacity: Capacity, bounds: JobBounds, net: Net) -> None:
+    """`keeps`: answers are kept for equal requests."""
+
+    def __init__(
+        self, model: ModelSlot, capacity: Capacity, bounds: JobBounds, net: Net, *, keeps: bool
+    ) -> None:
         self.net = net
+        self._keeps = keeps
         self._model = model
         self._capacity = capacity
         self._bounds = bounds
@@ -48,9 +53,9 @@ class JobPreparer:
             raise InvalidRequest("version", job.entry.version, problem)
         try:
             if size_of(job, started) > _LONG_BYTES:
-                await in_thread(_read, job, started, served, self._bounds)
+                await in_thread(_read, job, started, served, self._bounds, self._keeps)
             else:
-                _read(job, started, served, self._bounds)
+                _read(job, started, served, self._bounds, self._keeps)
         except LogDamaged as error:
             fail(job, "log_damaged", str(error))
             return
@@ -60,9 +65,9 @@ class JobPreparer:
             job.end(State.COMPLETED)  # only its end was not written
 
 
-def _read(job: Job, started: StartReply, served: ServedModel, bounds: JobBounds) -> None:
+def _read(job: Job, started: StartReply, served: ServedModel, bounds: JobBounds, keeps: bool) -> None:
     prepare(job, started, served.text, served.info, bounds)
-    if not job.output_tokens:  # else a part of it was perhaps computed in another format
+    if keeps and not job.output_tokens:  # else a part of it was perhaps computed in another format
         job.cache_key = cache_key(job, served)
 
 

@@ -23,6 +23,7 @@ from millstream_worker.intake.preparer import fail
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.trouble import Trouble
 
@@ -33,9 +34,19 @@ _LOOK_S = 0.5  # between two checks whether the worker is stopping
 
 
 class Starting:
-    """Passes started jobs to `admission`."""
+    """Passes started jobs to `admission`. `refused` is called when the shard serves another model than this
+    worker's.
+    """
 
-    def __init__(self, consumer: Consumer, table: JobTable, queue: EngineQueue, admission: Admission) -> None:
+    def __init__(
+        self,
+        consumer: Consumer,
+        table: JobTable,
+        queue: EngineQueue,
+        admission: Admission,
+        model: ModelSlot,
+        refused: Callable[[], None],
+    ) -> None:
         self._outage = consumer.outage
         self._unstarted = Trouble("jobs not started yet")
         self._damage = Trouble("keys of jobs are damaged; the jobs are left alone", level="error")
@@ -44,6 +55,8 @@ class Starting:
         self._table = table
         self._queue = queue
         self._admission = admission
+        self._model = model
+        self._refused = refused
 
     async def take(
         self, shard: ShardKeys, entries: Sequence[LaneEntry], stopping: Callable[[], bool]
@@ -110,6 +123,7 @@ class Starting:
                 entry.claim(self._owner),
                 lane=entry.lane,
                 nonce=nonces[entry.entry_id],
+                model_digest=self._model.get().info.digest,
                 force_at_maxmemory=idle and entry is entries[0],
             )
             for entry in entries
@@ -120,6 +134,7 @@ class Starting:
             self._not_started(len(entries), error)
             return list(entries)
         again: list[tuple[LaneEntry, Exception | None]] = []
+        others: list[LaneEntry] = []  # for workers of the model that the shard serves
         for entry, reply in zip(entries, replies, strict=True):
             if isinstance(reply, ProtocolError):
                 await self._fail_unreadable(shard, entry, reply)
@@ -128,11 +143,16 @@ class Starting:
                 self._table.expect_no_more(shard, [entry])
             elif isinstance(reply, Exception):
                 again.append((entry, reply))
+            elif reply.served:
+                others.append(entry)
             elif reply.started and await self._may_read(stopping):
                 await self._admission.admit(shard, entry, reply)
                 await self._let_engine_read(stopping)
             elif reply.started:
                 again.append((entry, None))  # the worker stops: it is released
+        if others:
+            await self.leave(shard, others)
+            self._refused()
         if len(again) == len(entries) and again[0][1] is not None:
             self._not_started(len(again), again[0][1])
         return [entry for entry, _ in again]

@@ -10,14 +10,14 @@ from millstream_worker.jobs.engine_request import sampling_of
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.served_model import ServedModel
 
-_FORMAT = 1  # of the key and of the results kept under it
+_FORMAT = 2  # of the key and of the results kept under it
 
 
 def cache_key(job: Job, served: ServedModel) -> bytes:
     """SHA-256 of everything that its answer depends on; empty where answers differ (a temperature without a
-    seed), are not kept, or may not be.
+    seed), may not be kept, or are of a model without a digest.
     """
-    if not served.digest or not job.request.may_be_kept or job.alone:
+    if not served.info.digest or not job.request.may_be_kept or job.alone:
         return b""
     asked = job.request.sampling
     sampling = sampling_of(job) if asked.temperature else replace(sampling_of(job), seed=0)
@@ -29,13 +29,13 @@ def cache_key(job: Job, served: ServedModel) -> bytes:
         job.request.tenant,
         sampling,
         job.max_tokens,
+        job.end_ids,
         len(job.rows),
         asked.stop,
         job.grammar,
         calling and (calling.reason, calling.free),
         job.rows[0].thought is not None,
     )
-    whole = hashlib.sha256(served.digest)
-    whole.update(array("q", job.prompt).tobytes())
+    whole = hashlib.sha256(array("q", job.prompt).tobytes())
     whole.update(repr(parts).encode("utf-8", "surrogatepass"))
     return whole.digest()

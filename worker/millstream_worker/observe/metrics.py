@@ -170,6 +170,9 @@ class Metrics:
             "jobs_queued", "Jobs of the whole queue that no worker has taken", "lane"
         )
         self.workers = make.gauge("workers", "Living workers of the queue")
+        self.models = make.gauge(
+            "queue_models", "Models of these workers; more than 1 while one replaces another"
+        )
 
     def engine_ready(self, info: EngineInfo) -> None:
         """A new engine: its counters begin at zero."""

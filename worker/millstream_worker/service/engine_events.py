@@ -4,7 +4,7 @@ served model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from millstream_worker.delivery import OutputProcessor
 from millstream_worker.engine.protocol.config import EngineInfo
@@ -15,30 +15,36 @@ from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.observe.metrics import Metrics
+from millstream_worker.service.queue_model import QueueModel
 from millstream_worker.text import TokenizerUnusable
 
 
 class EngineEvents:
-    """The supervisor's EngineCallbacks. `on_ready` is called last when an engine is ready."""
+    """The supervisor's EngineCallbacks."""
 
     def __init__(
         self,
         model: ModelSlot,
+        queue_model: QueueModel,
         output: OutputProcessor,
         capacity: Capacity,
         metrics: Metrics,
         blame: Blame,
-        on_ready: Callable[[], None],
     ) -> None:
         self._model = model
+        self._queue_model = queue_model
         self._output = output
         self._capacity = capacity
         self._metrics = metrics
         self._blame = blame
-        self._on_ready = on_ready
+
+    async def found(self, model: str, digest: str) -> None:
+        """Raises Unusable if the queue has another model."""
+        await self._queue_model.check(model, digest)
 
     async def ready(self, info: EngineInfo) -> None:
-        """Raises Unusable if the model's tokenizer cannot be used."""
+        """Raises Unusable if the queue has another model, or this one's tokenizer cannot be used."""
+        await self._queue_model.record(info)
         self._metrics.engine_ready(info)
         try:
             served = await self._model.load(info)
@@ -46,7 +52,6 @@ class EngineEvents:
             raise Unusable(str(error)) from error
         self._model.publish(served)
         self._capacity.update(EngineStats(free_rows=info.max_rows, blocks_free=info.blocks))  # it is empty
-        self._on_ready()
 
     def stepped(self, step: Step) -> None:
         self._output.step(step)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
 
 import structlog
 from redis.exceptions import RedisError
@@ -12,6 +11,7 @@ from redis.exceptions import RedisError
 from millstream.wire.state.queue_info import QueueInfo
 from millstream_worker.delivery import RetryDelay, release_jobs
 from millstream_worker.jobs.job import Job
+from millstream_worker.service.stop_signal import StopSignal
 from millstream_worker.service.wiring import Resources, assemble
 
 _log = structlog.get_logger(__name__)
@@ -19,25 +19,17 @@ _ENGINE_STOP_S = 5.0
 _PULSE_S = 1.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StopSignal:
-    """`asked`: no new work, running jobs get the grace period. `hurried`: release all jobs at once."""
-
-    asked: asyncio.Event = field(default_factory=asyncio.Event)
-    hurried: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 class QueueSession:
-    """`failure`, after `run`: the reason why no engine will be started any more; empty after a drain."""
+    """`failure`, after `run`: the reason why this worker cannot serve any more; empty after a drain."""
 
     def __init__(self, resources: Resources, info: QueueInfo, stop: StopSignal) -> None:
         self._resources = resources
         self._stop = stop
-        self.components = assemble(resources, info, self._engine_ready)
+        self.components = assemble(resources, info, stop)
 
     @property
     def failure(self) -> str:
-        return self.components.supervisor.failure
+        return self.components.supervisor.failure or self.components.model.replaced
 
     def wake(self) -> None:
         """Notice that the stop was hurried."""
@@ -125,15 +117,14 @@ class QueueSession:
         watches = [self._pulse(), self._end_on_failure(), self._resources.metrics.loop_gaps.watch()]
         return [*watches, self._end_when_empty()] if self._resources.settings.burst else watches
 
-    def _engine_ready(self) -> None:
-        if not self._stop.asked.is_set():
-            self._resources.health.problem = self.components.upkeep.trouble
-
     async def _finish_running(self) -> None:
+        """Within the grace period, which begins once the worker is asked to end."""
         table, failed = self.components.table, self.components.supervisor.failed
         grace_s = self._resources.settings.grace_s
         if len(table):
             _log.info("finishing running jobs", jobs=len(table), grace_s=grace_s)
+        while len(table) and not self._stop.limited.is_set() and not failed.is_set():
+            await table.changed.wait(_PULSE_S)
         try:
             async with asyncio.timeout(grace_s):
                 while len(table) and not self._stop.hurried.is_set() and not failed.is_set():
@@ -175,10 +166,10 @@ class QueueSession:
 
     async def _end_on_failure(self) -> None:
         await self.components.supervisor.failed.wait()
-        self._stop.asked.set()
+        self._stop.drain()
         self.components.table.changed.notify()
 
     async def _end_when_empty(self) -> None:
         for intake in self.components.intakes:
             await intake.empty.wait()
-        self._stop.asked.set()
+        self._stop.drain()

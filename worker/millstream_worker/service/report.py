@@ -40,7 +40,7 @@ class Rates:
 
 
 class Report:
-    """`draining` is set when the worker takes no more jobs."""
+    """`draining` is set when the worker takes no more jobs; `keeps_results`: for equal requests."""
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Report:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.draining = False
+        self.keeps_results = False
         self._name = name
         self._capacity = capacity
         self._engine = engine
@@ -90,10 +91,11 @@ class Report:
             device=info.device if info else "",
             weights=info.weights if info else "",
             kv_format=info.kv_format if info else "",
+            model_digest=info.digest if info else "",
             self_check=info.self_check if info else "",
             fallbacks="; ".join(info.fallbacks) if info else "",
             package=self._package,
-            keeps_results=int(self._model.digested),
+            keeps_results=int(self.keeps_results),
         )
 
     def log_line(self) -> None:

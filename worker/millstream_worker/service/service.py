@@ -28,7 +28,8 @@ from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.server_check import ServerUnfit, check_server
 from millstream_worker.observe.trouble import server_trouble
 from millstream_worker.observe.watchdog import Watchdog, WatchdogThread
-from millstream_worker.service.queue_session import QueueSession, StopSignal
+from millstream_worker.service.queue_session import QueueSession
+from millstream_worker.service.stop_signal import StopSignal
 from millstream_worker.service.wiring import Resources, shards_of
 from millstream_worker.settings import Settings
 
@@ -43,7 +44,8 @@ class CannotServe(Exception):
 
 class Service:
     """`run` once; `drain` from a signal handler, on the loop. `end_stuck` is called from a thread with the
-    problem and the engine's process ids, once waiting longer makes no sense.
+    problem and the engine's process ids, once waiting longer makes no sense. `replace_model`: where the queue
+    has another model than this worker.
     """
 
     def __init__(
@@ -51,8 +53,11 @@ class Service:
         settings: Settings,
         registry: CollectorRegistry | None = None,
         end_stuck: Callable[[str, Sequence[int]], None] = lambda problem, pids: None,
+        *,
+        replace_model: bool = False,
     ) -> None:
         self._settings = settings
+        self._replace_model = replace_model
         self.name = f"{settings.name or socket.gethostname()}-{token_hex(4)}"
         self._watchdog = Watchdog(settings.stuck_s)
         self._loop_watch = self._watchdog.watch("event loop", _LONGEST_PAUSE_S)
@@ -67,11 +72,9 @@ class Service:
 
     def drain(self) -> None:
         """Stop taking work, end when the running jobs are done. A second time: release them, end now."""
-        if self._stop.asked.is_set():
-            self._stop.hurried.set()
-            if self.session is not None:
-                self.session.wake()
-        self._stop.asked.set()
+        self._stop.drain()
+        if self.session is not None:
+            self.session.wake()
 
     async def run(self) -> None:
         """Serve until drained. Raises CannotServe if the queue or the model cannot be used."""
@@ -153,4 +156,5 @@ class Service:
             self._watchdog,
             self._loop_watch,
             self.health,
+            self._replace_model,
         )

@@ -4,18 +4,15 @@ and ends them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
 
 from redis.asyncio import Redis
 
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import ShardKeys
-from millstream.wire.state.queue_info import QueueInfo, open_queue
+from millstream.wire.state.queue_info import QueueInfo
 from millstream.wire.timing import ServerClock
-from millstream.wire.versions import TAKEN
 from millstream_worker.delivery import FlushPolicy, OutputProcessor, ReplyHandler, WriteBuilder, Writer
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.engine_link.blame import Blame
@@ -45,7 +42,9 @@ from millstream_worker.observe.health import Health
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.watchdog import LoopWatch, Watchdog
 from millstream_worker.service.engine_events import EngineEvents
+from millstream_worker.service.queue_model import QueueModel
 from millstream_worker.service.report import Report
+from millstream_worker.service.stop_signal import StopSignal
 from millstream_worker.settings import Settings
 from millstream_worker.upkeep import (
     Heartbeats,
@@ -73,12 +72,14 @@ class Resources:
     watchdog: Watchdog
     loop_watch: LoopWatch
     health: Health
+    replace_model: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Components:
     table: JobTable
     queue: EngineQueue
+    model: QueueModel
     engine: EnginePort
     supervisor: Supervisor
     quarantine: Quarantine
@@ -94,28 +95,37 @@ class Components:
     report: Report
 
 
-def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[], None]) -> Components:
+def assemble(resources: Resources, info: QueueInfo, stop: StopSignal) -> Components:
     """Build all components. Nothing runs yet, and nothing is connected."""
     settings, consumer = resources.settings, resources.consumer
     metrics, clock, watch = resources.metrics, resources.clock, resources.watchdog.watch
     shards = shards_of(settings.queue, info)
     limits = AttemptLimits(settings.max_attempts, settings.max_died, settings.max_died_alone)
     # the held jobs, and the engine
-    engine, model = EnginePort(), ModelSlot(digested=bool(settings.result_cache))
+    engine, model = EnginePort(), ModelSlot()
     queue = EngineQueue(engine)
     table = JobTable(queue)
     capacity = Capacity(table, queue, model, lookahead=settings.lookahead, shards=len(shards))
     output = OutputProcessor(table, queue, clock, metrics, model, max_result_bytes=settings.max_result_bytes)
     blame = Blame(table, queue, limits)
-    events = EngineEvents(model, output, capacity, metrics, blame, on_engine_ready)
+    step_watch = watch("step")
+    queue_model = QueueModel(
+        consumer, settings.queue, info, stop, step_watch, replace=resources.replace_model
+    )
+    events = EngineEvents(model, queue_model, output, capacity, metrics, blame)
     launch = EngineLaunch(settings.engine_argv, settings.engine_config())
-    supervisor = Supervisor(launch, engine, queue, events, watch("step"), _engine_limits(settings))
+    supervisor = Supervisor(launch, engine, queue, events, step_watch, _engine_limits(settings))
+
+    def refused() -> None:
+        queue_model.refuse()
+        upkeep.wake("metadata")
+
     # intake: from the lanes to prepared jobs
     bounds = JobBounds(settings.max_prompt_tokens, settings.max_output_tokens, settings.max_result_bytes)
-    preparer = JobPreparer(model, capacity, bounds, Net(metrics))
+    preparer = JobPreparer(model, capacity, bounds, Net(metrics), keeps=bool(settings.result_cache))
     lookup = Lookup(consumer, table, queue, clock, metrics, watch("lookup", 1.0))
     admission = Admission(table, queue, preparer, limits, lookup, log_payloads=settings.log_payloads)
-    starting = Starting(consumer, table, queue, admission)
+    starting = Starting(consumer, table, queue, admission, model, refused)
     reclaimer = Reclaimer(consumer, metrics, LeaseTimes(settings.lease_s, settings.renew_s))
     readers = [resources.endpoint.blocking(consumer.name, block_s=settings.block_s) for _ in shards]
     sources = [
@@ -131,12 +141,14 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
     builder = WriteBuilder(consumer.name, clock, model, _flush_policy(settings))
     # leases and upkeep
     report = Report(consumer.name, capacity, engine, model, clock.now_ms())
+    report.keeps_results = bool(settings.result_cache)
     lost = LostEntries(consumer.redis, shards, clock.now_ms, result_ttl_ms=_result_ttl_ms(settings))
     figures = QueueFigures(consumer.redis, shards, clock, metrics)
     heartbeats = Heartbeats(consumer.redis, shards, report.heartbeat, figures, settings.renew_s)
     tasks = [
         PeriodicTask("heartbeat", settings.renew_s, heartbeats.send),
-        *_maintenance(resources, info, shards, model),
+        PeriodicTask("metadata", settings.renew_s, queue_model.keep),
+        *_maintenance(resources, shards),
         PeriodicTask("lost entries", min(1.0, settings.renew_s), lost.look),
         PeriodicTask("scan", settings.renew_s, lambda: on_all(shards, reclaimer.scan)),
         PeriodicTask("queue", min(5.0, settings.renew_s), figures.measure),
@@ -147,6 +159,7 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
     return Components(
         table=table,
         queue=queue,
+        model=queue_model,
         engine=engine,
         supervisor=supervisor,
         quarantine=Quarantine(consumer, table, queue, metrics, watch("quarantine"), read=admission.read),
@@ -195,25 +208,11 @@ def _lane_reader(resources: Resources, table: JobTable, reader: Redis, shard: Sh
     return LaneReader(consumer, shard, table.entries, times, settings.max_dead)
 
 
-def _maintenance(
-    resources: Resources, info: QueueInfo, shards: Sequence[ShardKeys], slot: ModelSlot
-) -> list[PeriodicTask]:
+def _maintenance(resources: Resources, shards: Sequence[ShardKeys]) -> list[PeriodicTask]:
     settings, redis = resources.settings, resources.consumer.redis
     maintenance = Maintenance(redis, shards, result_ttl_ms=_result_ttl_ms(settings))
-    keep_metadata = partial(_keep_metadata, redis, settings.queue, info, slot)
     return [
-        PeriodicTask("metadata", settings.renew_s, keep_metadata),
         PeriodicTask("promote", min(0.5, settings.renew_s), maintenance.promote),
         PeriodicTask("expire", min(1.0, settings.renew_s), maintenance.expire),
         PeriodicTask("consumers", 60.0, maintenance.drop_consumers),
     ]
-
-
-async def _keep_metadata(redis: Any, queue: str, info: QueueInfo, slot: ModelSlot) -> None:
-    """Write the metadata again if the server was flushed: a client that finds none would create another
-    queue. Raises QueueMismatch if one did.
-    """
-    model = slot.current.info.model if slot.current is not None else ""
-    await open_queue(
-        redis, queue, shards=info.shards, pubsub=info.pubsub, takes=TAKEN, model=model, known=info
-    )

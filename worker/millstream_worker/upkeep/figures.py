@@ -7,7 +7,7 @@ from typing import Any
 
 from millstream.wire.keys import LANES, Lane, ShardKeys
 from millstream.wire.messages.record import number
-from millstream.wire.state.heartbeat import read_workers
+from millstream.wire.state.heartbeat import models_of, read_workers
 from millstream.wire.state.lane_head import waiting_since_ms
 from millstream.wire.state.numbers import read_lanes
 from millstream.wire.timing import ServerClock
@@ -44,3 +44,4 @@ class QueueFigures:
             self._metrics.waits(lane, count.waiting or 0, max(0, oldest_ms) / 1000)
         self._metrics.cache_bytes.set(sum(number(count) or 0 for count in kept))
         self._metrics.workers.set(len(workers))
+        self._metrics.models.set(len(models_of(workers)))

@@ -22,6 +22,7 @@ from millstream.client.queue.queue_status import LaneStatus, QueueStatus, Worker
 from millstream.errors import Unavailable
 
 REFRESH_S = 2.0
+SHOWN_DIGEST = 12  # characters
 NAMED_TENANTS = 5  # those with the most jobs
 NOTHING = "–"
 
@@ -123,6 +124,10 @@ def _lines(status: QueueStatus) -> Iterator[str]:
         missing = status.unread.get(field)
         return f"{name:<16}{text if missing is None else f'{NOTHING}  {missing}'}"
 
+    digest = f" ({status.model_digest[:SHOWN_DIGEST]})" if status.model_digest else ""
+    yield line("model", "model", f"{status.model or NOTHING}{digest}")
+    if len(status.models) > 1:
+        yield f"{'':<16}its workers have {len(status.models)}: {', '.join(status.models)}"
     yield line("delayed retries", "delayed", f"{status.delayed or 0:,}")
     yield line("dead letters", "dead", f"{status.dead or 0:,}")
     of_one = "" if status.shards == 1 else f", {_size(status.fullest_bytes or 0)} in the fullest shard"

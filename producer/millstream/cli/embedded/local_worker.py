@@ -37,6 +37,7 @@ class LocalWorker:
             *("--redis-url", url, "--queue", queue, "--model", model, "--grace-s", str(GRACE_S)),
             *("--lease-s", str(LEASE_S), "--renew-s", str(RENEW_S), "--block-s", str(BLOCK_S)),
             *("--result-ttl-s", str(RESULT_TTL_S), "--log-format", "json", "--metrics-port", "0"),
+            "--replace-model",  # it is the only worker of its server
         ]
         self._process: subprocess.Popen[bytes] | None = None
 

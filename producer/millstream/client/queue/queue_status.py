@@ -14,7 +14,7 @@ from redis.exceptions import NoPermissionError
 
 from millstream.client.queue.queue_jobs import QueueJobs
 from millstream.wire.keys import LANES, Lane, ShardKeys
-from millstream.wire.state.heartbeat import DRAINING, Heartbeat, read_workers
+from millstream.wire.state.heartbeat import DRAINING, Heartbeat, models_of, read_workers
 from millstream.wire.state.numbers import LaneNumbers, QueueNumbers, first_unread, read_lanes, read_numbers
 from millstream.wire.state.queue_info import QueueInfo, read_queue
 
@@ -54,6 +54,7 @@ class WorkerStatus:
     device: str
     weights: str  # their format, as "bfloat16", "int8" or "Q4_K+Q6_K"
     kv_format: str  # of keys and values, as "bfloat16" or "int8"
+    model_digest: str  # of its checkpoint; "": an older worker does not report it
     self_check: str  # what was checked on the device when its engine started, and how far it was off
     fallbacks: str  # what is slower than it could be, with the reasons; "": nothing
     package: str  # version of millstream
@@ -71,6 +72,9 @@ class QueueStatus:
     queue: str
     at_ms: int  # Unix milliseconds of the server's clock
     shards: int  # 0: nobody has used the queue yet
+    model: str  # its name; "": no worker has loaded one yet
+    model_digest: str  # of its checkpoint
+    models: tuple[str, ...]  # of the living workers; several while one replaces another
     lanes: tuple[LaneStatus, ...]
     delayed: int | None  # jobs that wait for a retry
     dead: int | None  # dead letters
@@ -108,6 +112,9 @@ async def queue_status(jobs: QueueJobs) -> QueueStatus:
         queue=jobs.queue,
         at_ms=at_ms,
         shards=len(shards),
+        model=info.model if info else "",
+        model_digest=info.model_digest if info else "",
+        models=tuple(sorted(models_of(beats or ()).values())),
         lanes=tuple(found),
         delayed=numbers.delayed,
         dead=numbers.dead,
@@ -192,6 +199,7 @@ def _worker(beat: Heartbeat) -> WorkerStatus:
         device=beat.device,
         weights=beat.weights,
         kv_format=beat.kv_format,
+        model_digest=beat.model_digest,
         self_check=beat.self_check,
         fallbacks=beat.fallbacks,
         package=beat.package,

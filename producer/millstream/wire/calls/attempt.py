@@ -39,17 +39,24 @@ _NOW = Timing()  # without the worker's times the server takes its own
 
 
 def start(
-    keys: ShardKeys, claim: Claim, *, lane: str, nonce: str, force_at_maxmemory: bool = False
+    keys: ShardKeys,
+    claim: Claim,
+    *,
+    lane: str,
+    nonce: str,
+    model_digest: str = "",
+    force_at_maxmemory: bool = False,
 ) -> ScriptCall[StartReply]:
     """Start an attempt at an entry that was delivered to the claim's owner. `nonce` is new for each attempt,
     and the same when the call is repeated. At maxmemory it fails and nothing is written, unless
-    `force_at_maxmemory`: finishing the job will free its payload. The first start sets its seed.
+    `force_at_maxmemory`: finishing the job will free its payload. The first start sets its seed. Nothing is
+    started where the shard serves a model of another digest than the worker's; "": it is not known.
     """
     job_id = claim.job_id
     channel = keys.events(job_id)
     return ScriptCall(
         script("start"),
-        (keys.job(job_id), keys.tokens(job_id), keys.lane(lane)),
+        (keys.job(job_id), keys.tokens(job_id), keys.lane(lane), keys.model),
         (
             claim.entry_id,
             claim.owner,
@@ -58,6 +65,7 @@ def start(
             channel,
             "1" if force_at_maxmemory else "",
             seed_of(job_id),
+            model_digest,
         ),
         _started,
     )
@@ -71,6 +79,8 @@ def seed_of(job_id: str) -> int:
 def _started(reply: Any) -> StartReply:
     if not reply:
         return StartReply(started=False)
+    if len(reply) == 1:
+        return StartReply(started=False, served=reply[0].decode())
     attempt, last_seq, died, died_alone, cancelled, submitted_ms, started_ms, *rest = reply
     compiled_ms, admitted_ms, first_token_ms, seed, log = rest
     return StartReply(

@@ -230,6 +230,7 @@ class Result(Message):
     weights: str | None = None  # their format, as "bfloat16", "int8" or "Q4_K+Q6_K"; older workers do not say
     cached: bool = False  # computed for an equal request
     kv_format: str | None = None  # of keys and values, as "bfloat16" or "int8"; older workers do not say
+    model_digest: str | None = None  # of the checkpoint; the same
     attempts: Number = 1
     seed: Number | None = None
     metadata: dict[str, str] = Field(default_factory=dict)

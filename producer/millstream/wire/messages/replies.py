@@ -65,9 +65,12 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class StartReply:
-    """`started` False: the entry was stale (its job ended or is under another entry), or another owner's."""
+    """`started` False: the entry was stale (its job ended or is under another entry), or another owner's; or
+    the shard serves another model than the worker, whose digest is then `served`.
+    """
 
     started: bool
+    served: str = ""
     attempt: int = 0
     last_seq: int = 0
     died: int = 0  # engines and workers that died while they had this job

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from math import isfinite
 from typing import Any
@@ -46,6 +46,7 @@ class Heartbeat:
     device: str = ""
     weights: str = ""  # their format, as "bfloat16", "int8" or "Q4_K+Q6_K"
     kv_format: str = ""  # of keys and values, as "bfloat16" or "int8"
+    model_digest: str = ""  # of its checkpoint
     self_check: str = ""  # what was checked on the device when its engine started, and how far it was off
     fallbacks: str = ""  # what is slower than it could be, with the reasons
     package: str = ""  # its version
@@ -126,6 +127,14 @@ async def read_workers(redis: Any, *shards: ShardKeys) -> list[Heartbeat]:
                 one = Heartbeat.parse(texts(row))
                 found[one.name] = _over_shards(found[one.name], one) if one.name in found else one
     return [found[name] for name in sorted(found)]
+
+
+def models_of(workers: Iterable[Heartbeat]) -> dict[str, str]:
+    """The models of these workers: their names by digest, those of older workers by name."""
+    workers = [one for one in workers if one.model]  # none while an engine loads
+    models = {one.model_digest: one.model for one in workers if one.model_digest}
+    older = {one.model: one.model for one in workers if not one.model_digest}
+    return models | {name: name for name in older if name not in models.values()}
 
 
 def _over_shards(one: Heartbeat, other: Heartbeat) -> Heartbeat:

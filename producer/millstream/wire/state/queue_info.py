@@ -2,7 +2,8 @@
 
 The first user of a queue sets its number of shards and its kind of pub/sub; all others must use the same, or
 they would look for jobs in empty shards and wait for messages that nobody publishes. The window of message
-versions only grows, by workers that take more.
+versions only grows, by workers that take more. The model is recorded by the first worker that has loaded one;
+another one only replaces it where that is asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from redis.exceptions import ResponseError
 from millstream.errors import InvalidRequest, ProtocolError, QueueMismatch
 from millstream.wire.calls.scripts import ScriptCall, run, script, texts
 from millstream.wire.connection import is_cluster
-from millstream.wire.keys import QueueKeys
+from millstream.wire.keys import QueueKeys, ShardKeys
 from millstream.wire.versions import TAKEN, Versions
 
 MOST_SHARDS = 1024  # each has a loop in every worker
@@ -32,7 +33,8 @@ class PubSub(StrEnum):
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
     """`version_min` to `version_max` are the message versions that its workers take or took; `model` is the
-    checkpoint of the worker that loaded one last, empty before.
+    name of the checkpoint that they serve, `model_digest` its digest: empty before, and where workers do not
+    report it.
     """
 
     shards: int = 1
@@ -40,6 +42,7 @@ class QueueInfo:
     version_min: int = TAKEN.low
     version_max: int = TAKEN.high
     model: str = ""
+    model_digest: str = ""
 
     @property
     def versions(self) -> Versions:
@@ -56,12 +59,11 @@ async def open_queue(
     shards: int | None = None,
     pubsub: PubSub | None = None,
     takes: Versions | None = None,
-    model: str = "",
     known: QueueInfo | None = None,
 ) -> QueueInfo:
     """Read the queue's metadata; write it on the queue's first use. None uses the existing value (new queues:
     one shard; plain pub/sub, in a Cluster sharded). `takes`: the versions of a worker, which widen the
-    window; `model`: what it serves, once it does. `known`: the metadata read before; it is written again if
+    window. `known`: the metadata read before; it is written again if
     the server has lost it.
 
     Raises QueueMismatch if the queue was created with other settings, and InvalidRequest for an invalid
@@ -79,9 +81,9 @@ async def open_queue(
         raise QueueMismatch(_unlike(queue, "shards", stored.shards, shards))
     if pubsub is not None and stored.pubsub is not pubsub:
         raise QueueMismatch(_unlike(queue, "pubsub", stored.pubsub, pubsub))
-    if takes is None or (stored.versions.covers(takes) and model in ("", stored.model)):
+    if takes is None or stored.versions.covers(takes):
         return stored
-    return await run(redis, record_worker(QueueKeys(queue), takes, model))
+    return await run(redis, record_worker(QueueKeys(queue), takes))
 
 
 def _unlike(queue: str, field: str, stored: object, wanted: object) -> str:
@@ -97,11 +99,21 @@ def create_or_read(keys: QueueKeys, info: QueueInfo) -> ScriptCall[QueueInfo]:
     return ScriptCall(script("open_queue"), (keys.meta,), args, _info)
 
 
-def record_worker(keys: QueueKeys, takes: Versions, model: str = "") -> ScriptCall[QueueInfo]:
-    """Add these versions to the queue's window, and keep the model's name if there is one. Passes at
+def record_worker(
+    keys: QueueKeys, takes: Versions, *, model: str = "", model_digest: str = "", replace: bool = False
+) -> ScriptCall[QueueInfo]:
+    """Add a worker's versions to the queue's window, and record its model; returns the stored metadata. Where
+    that has another digest, nothing is written unless `replace`. Passes at maxmemory.
+    """
+    args = (takes.low, takes.high, model, model_digest, "1" if replace else "")
+    return ScriptCall(script("record_worker"), (keys.meta,), args, _info)
+
+
+def serve_model(keys: ShardKeys, model_digest: str) -> ScriptCall[None]:
+    """Record the queue's model in a shard: workers of other models start nothing there any more. Passes at
     maxmemory.
     """
-    return ScriptCall(script("record_worker"), (keys.meta,), (takes.low, takes.high, model), _info)
+    return ScriptCall(script("serve_model"), (keys.model,), (model_digest,), lambda _: None)
 
 
 async def read_queue(redis: Any, queue: str) -> QueueInfo | None:
@@ -133,6 +145,7 @@ def _info(reply: Any) -> QueueInfo:
             int(fields["version_min"]),
             int(fields["version_max"]),
             fields.get("model", ""),
+            fields.get("model_digest", ""),
         )
         if not 1 <= info.shards <= MOST_SHARDS:
             raise ValueError(f"{info.shards} shards")

@@ -63,7 +63,7 @@ class EngineInfo:
     weights: str = ""  # their format
     kv_format: str = ""  # of keys and values, as "bfloat16" or "int8"
     weight_bytes: int = 0
-    folder: str = ""  # that holds the checkpoint's files
+    digest: str = ""  # of the checkpoint, see `digest_of`; "": unknown
     self_check: str = ""  # what was checked on the device at start, and how far it was off
     fallbacks: tuple[str, ...] = ()  # what is slower than it could be, each with the reason
 

@@ -2,10 +2,10 @@
 
     frame = 4 bytes big-endian length + msgpack [kind, field, field, …]
 
-Front to engine: Configure (first), Add, Abort, Stop. Engine to front: Loading…, Ready or LoadFailed, then one
-Step per settled step, Refused for a request that can never run, Compiled for one whose grammar is there, Beat
-from a thread of its own, Idle's Step with no tokens when the batch runs empty, and LastWords where it has to
-end. Neither side waits for the other.
+Front to engine: Configure (first), Add, Abort, Stop. Engine to front: Loading…, with one Found among them,
+Ready or LoadFailed, then one Step per settled step, Refused for a request that can never run, Compiled for
+one whose grammar is there, Beat from a thread of its own, Idle's Step with no tokens when the batch runs
+empty, and LastWords where it has to end. Neither side waits for the other.
 """
 
 from __future__ import annotations
@@ -85,6 +85,14 @@ class Loading:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """The checkpoint that the engine is about to load."""
+
+    model: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     info: EngineInfo
 
@@ -124,6 +132,7 @@ Frame = (
     | Abort
     | Stop
     | Loading
+    | Found
     | Ready
     | LoadFailed
     | Refused
@@ -138,6 +147,7 @@ _KINDS: dict[str, Any] = {
     "abort": Abort,
     "stop": Stop,
     "load": Loading,
+    "found": Found,
     "ready": Ready,
     "failed": LoadFailed,
     "refused": Refused,

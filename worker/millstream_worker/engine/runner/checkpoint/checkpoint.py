@@ -32,11 +32,12 @@ class CheckpointError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model's files, all of them local."""
+    """A model's files, all of them local. `source`: the folder, or the GGUF file that it was made from."""
 
     folder: Path  # config.json and *.safetensors
     name: str  # for results and metrics
     tokenizer_folder: Path
+    source: Path
 
 
 def resolve(model: str, cache_dir: str, report: Report) -> Checkpoint:
@@ -65,7 +66,7 @@ def _from_folder(folder: Path, model: str) -> Checkpoint:
         raise CheckpointError(f"model {model!r}: the folder has no config.json; {remedy}")
     _check_config(folder / "config.json", model)
     _check_weights(folder, model)
-    return Checkpoint(folder, folder.resolve().name, folder)
+    return Checkpoint(folder, folder.resolve().name, folder, folder)
 
 
 def _from_file(path: Path, cache: Path, report: Report) -> Checkpoint:
@@ -80,7 +81,7 @@ def _from_file(path: Path, cache: Path, report: Report) -> Checkpoint:
         folder = GGUFCache(cache).folder_of(path, report)
     except GGUFError as error:
         raise CheckpointError(f"model {str(path)!r}: {error}") from error
-    return replace(_from_folder(folder, str(folder)), name=path.stem)
+    return replace(_from_folder(folder, str(folder)), name=path.stem, source=path)
 
 
 def _from_hub(model: str, cache: Path, report: Report) -> Checkpoint:

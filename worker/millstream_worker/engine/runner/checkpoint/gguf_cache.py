@@ -9,7 +9,6 @@ keep their own bits (`packed`) where these can be computed, else they are dequan
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import shutil
 import struct
@@ -21,14 +20,13 @@ import torch
 import transformers
 from filelock import FileLock
 
+from millstream_worker.engine.runner.checkpoint.digest import digest_of_file
 from millstream_worker.engine.runner.checkpoint.gguf_weights import GGUFError, GGUFWeights, check_whole
 from millstream_worker.engine.runner.codes.packed import write_packed
 
 Report = Callable[[str], None]
 
 _FORM = b"2"  # of what is kept: with another one everything is converted anew
-_HEAD_BYTES = 16 * 2**20  # hashed whole: the metadata with vocabulary and chat template comes first
-_PIECES, _PIECE_BYTES = 64, 2**16  # hashed of the rest, evenly spread, and the end
 _UNREADABLE = (  # what the readers of GGUF raise for a file that is not what it says
     ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, struct.error,
 )  # fmt: skip
@@ -43,7 +41,7 @@ class GGUFCache:
     def folder_of(self, file: Path, report: Report) -> Path:
         """The checkpoint made from a GGUF file; makes it if that was not done before. Raises GGUFError."""
         try:
-            kept = self._folder / f"{file.stem}-{_digest(file)}"
+            kept = self._folder / f"{file.stem}-{digest_of_file(file, _FORM)[:16]}"
             if kept.is_dir():
                 return kept
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -102,16 +100,3 @@ def _write_dequantized(dtype: torch.dtype, source: dict[str, Any], folder: Path)
     model.tie_weights()
     model.generation_config = loaded.generation_config
     model.save_pretrained(folder)
-
-
-def _digest(file: Path) -> str:
-    """Of the size, the head and samples of the rest: equal for copies, and quick for files of any size."""
-    size = file.stat().st_size
-    digest = hashlib.sha256(_FORM + size.to_bytes(8, "big"))
-    starts = [size * piece // _PIECES for piece in range(_PIECES)] + [size - _PIECE_BYTES]
-    with file.open("rb") as data:
-        digest.update(data.read(_HEAD_BYTES))
-        for start in starts:
-            data.seek(max(start, _HEAD_BYTES))
-            digest.update(data.read(_PIECE_BYTES))
-    return digest.hexdigest()[:16]
