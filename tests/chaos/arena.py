@@ -132,12 +132,13 @@ class Arena:
     def _recruit(self) -> Crew:
         setup = self.setup
         engine = {"step_s": 0.02, "rows": 16, "tally": self.folder} | dict(setup.engine)
-        model = model_name(write_words(self.folder / "tokenizer"), **engine)
+        self.model = model_name(write_words(self.folder / "tokenizer"), **engine)
         # A fault kills engines under innocent jobs: their deaths alone make none of them a suspect.
         patient = {"max_died": 50, "max_attempts": 500, "engine_restarts": 100, "speculate": "always"}
         leases = {"lease_s": LEASE_S, "renew_s": RENEW_S}
         command = {"engine_command": (self.mutant and self.mutant.engine_command) or COMMAND}
-        chosen = {"model": model, "queue": self.queue, "redis_url": self.url, **patient, **leases, **command}
+        place = {"model": self.model, "queue": self.queue, "redis_url": self.url}
+        chosen = place | patient | leases | command
         launcher = (
             WORKER if self.mutant is None or self.mutant.gateways else ("chaos.mutants", self.mutant.name)
         )

@@ -96,6 +96,7 @@ class Entry:
     wiped: bool = False  # the server forgot everything after it was submitted
     durable: bool = False  # acknowledged by as many servers as it takes to outlast a failover
     at_risk: bool = False  # acknowledged, perhaps by one server only, before that one was lost
+    anew: bool = False  # another model may begin it anew: its streams rewind
     shaken: bool = False  # what was written of it may be undone, its end included: the same
     # what was seen
     readings: list[Reading] = field(default_factory=list)
@@ -187,6 +188,11 @@ class Ledger:
             if entry.submits and (entry.ended_s is None or entry.ended_s >= since_s):
                 entry.shaken = True
                 entry.at_risk |= entry.first_submit_s >= since_s and not entry.durable
+
+    def begin_anew(self) -> None:
+        """The queue's model is being replaced: what has not ended may begin anew."""
+        for entry in self.entries.values():
+            entry.anew |= entry.ended_s is None
 
     def note(self, violation: str, kind: str = "note") -> None:
         self.notes.append((kind, violation))

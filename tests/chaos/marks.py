@@ -73,7 +73,7 @@ def reading_fault(reading: Reading, entry: Entry, state: State | None) -> str:
         return f"ended with {reading.error}"
     if reading.state is not None and state not in (None, reading.state) and not entry.shaken:
         return f"said {reading.state}, and the job is {state}"
-    if reading.rewinds and not (entry.shaken or entry.excused):
+    if reading.rewinds and not (entry.shaken or entry.excused or entry.anew):
         return f"was told {reading.rewinds} times to rewind, and nothing was lost"
     count = len(entry.order.texts)
     texts = [reading.transcript.text(choice) for choice in range(count)]
@@ -82,17 +82,20 @@ def reading_fault(reading: Reading, entry: Entry, state: State | None) -> str:
 
 def log_fault(log: Sequence[LogEntry], *, ended: bool, lossy: bool) -> str:
     """Numbers without a gap over all attempts, attempts that only grow, one end at the end where it must have
-    `ended`. `lossy`: a marker may take entries back."""
-    attempt, last = 0, 0
+    `ended`, one model's output. `lossy`: a marker may take entries back."""
+    attempt, last, model = 0, 0, b""
     for place, entry in enumerate(log):
         match entry.kind:
             case "d" if (entry.attempt, entry.seq) != (attempt, last + 1):
                 return f"{entry.cursor} comes after {attempt}-{last}"
             case "m" if entry.attempt <= attempt or entry.seq > last or (entry.seq < last and not lossy):
                 return f"the marker {entry.cursor} comes after {attempt}-{last}"
+            case "m" if model and entry.body and entry.body != model and entry.seq:
+                return f"{entry.cursor} goes on with the output of another model"
             case "e" if place != len(log) - 1 or entry.seq != last + 1 or entry.attempt < attempt:
                 return f"the end {entry.cursor} comes after {attempt}-{last}, at {place + 1} of {len(log)}"
         attempt, last = entry.attempt, entry.seq
+        model = (entry.kind == MARKER and entry.body) or model
     if ended and (not log or log[-1].kind != END):
         return f"has no end marker after {attempt}-{last}"
     return ""

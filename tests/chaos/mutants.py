@@ -92,7 +92,12 @@ _ALL = (
     _mutant(
         "no marker",
         "the resume marker that begins an attempt's part of the log",
-        ("start.lua", "redis.call('XADD', tokens, marker, 'k', 'm', 'b', '')", ""),
+        ("start.lua", "redis.call('XADD', tokens, marker, 'k', 'm', 'b', digest)", ""),
+    ),
+    _mutant(
+        "one log for two models",
+        "the new beginning of a job whose output another model has begun",
+        ("start.lua", "local anew = is_other_model(job.model_digest, digest)", "local anew = false"),
     ),
     _mutant(
         "one sighting",

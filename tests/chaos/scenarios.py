@@ -10,7 +10,7 @@ from support.servers.cluster import Cluster
 from support.servers.sentinel import Sentinels
 
 from chaos.arena import LASTING, Setup
-from chaos.faults import Fault, aimed, gateway, network, poison, process, server, topology, versions
+from chaos.faults import Fault, aimed, gateway, models, network, poison, process, server, topology, versions
 from millstream.wire.state.queue_info import PubSub
 
 Weights = Mapping[Fault, int]
@@ -101,6 +101,7 @@ ALL = (
     _caching("cluster", (CLUSTER, BESIDE), place=cluster, shards=4, pubsub=PubSub.SHARDED),
     Scenario("poison", (dict.fromkeys(poison.ALL, 1),), kinds=("redis",), blows=8, **POISONED),
     Scenario("versions", ({versions.deploy: 1}, {process.kill_engine: 4}), kinds=("valkey",), blows=10),
+    Scenario("models", ({models.replace_model: 1, process.kill_engine: 2},), kinds=("valkey",), blows=10),
     Scenario("gateways", (GATEWAYS, BESIDE_GATEWAYS), blows=12, gateways=2, customers=8, rate=15.0),
     _caching("mix", (LIGHT, SERVER), shards=2, weight=4, blows=46, crew=3),
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 from chaos import campaign
 from chaos.campaign import Outcome, Quota
-from chaos.faults import aimed, gateway, poison, server
+from chaos.faults import aimed, gateway, models, poison, server
 from chaos.mutants import MUTANTS, Mutant
 from chaos.scenarios import POISONED, Scenario
 
@@ -53,6 +53,7 @@ UNREAD = Scenario("unread", ({poison.unreadable: 1},), crew=1, rate=20.0)
 ASKED = Scenario("asked", ({aimed.look_at_waiting: 1},), crew=1, rate=10.0, engine=SLOW)
 UNSURE = Scenario("unsure", ({aimed.submit_again: 1},), crew=1, rate=30.0)
 DEAF = Scenario("deaf", ({server.cut_pubsub: 1},), crew=1, rate=30.0, engine=SLOW, pause_s=0.2)
+REPLACED = Scenario("replaced", ({models.replace_model: 1},), crew=2, rate=20.0, engine=SLOW)
 DENSE = {"step_s": 0.06, "rows": 32}
 DOOR: dict[str, Any] = {"crew": 2, "customers": 0, "gateways": 2, "engine": {"step_s": 0.05}, "pause_s": 1.0}
 STOPPED = Scenario("stopped", ({gateway.replace_gateway: 1},), **DOOR)
@@ -81,6 +82,7 @@ def _door_trial(name: str, scenario: Scenario, faults: int, *shows: str) -> Tria
 TRIALS = (
     _trial("no fence", WOKEN, 30, 1, "log", "result"),
     _trial("no marker", ALONE, 10, 0, "log"),
+    _trial("one log for two models", REPLACED, 40, 2, "log"),
     _trial("one sighting", CLOCK, 30, 4, "taken"),
     _trial("no idle time", CALM, 40, 0, "taken"),
     _trial("end after entry", FULL, 40, 1, "unended", "stream"),

@@ -10,7 +10,7 @@ import pytest
 import redis
 from redis.exceptions import NoPermissionError, ResponseError
 from support.commands import invoke
-from support.servers.secured import ROLES, SecuredServer, make_acl
+from support.servers.secured import ROLES, SecuredServer, acl_lines, make_acl
 from support.workers.work import LANE, SHARD, Work
 
 from millstream import AccessDenied, AsyncClient
@@ -159,6 +159,24 @@ async def test_a_worker_that_may_not_serve_ends_and_says_so(
             await role_work.service(redis_url=login).run()
     assert secured.passwords[role] not in str(failed.value)
     assert (password or "?") not in str(failed.value)
+
+
+async def test_a_worker_with_the_rules_of_an_earlier_release_ends_and_says_so(
+    secured: SecuredServer, role_work: Work
+) -> None:
+    """Before it takes a job that it could not start."""
+    with secured.as_admin() as admin:
+        lines = acl_lines(secured.kind, secured.passwords)
+        [[name, *rules]] = [line for line in lines if line[0] == "worker"]
+        earlier = [rule for rule in rules if ":model)" not in rule]
+        assert len(earlier) == len(rules) - 1
+        admin.execute_command("ACL", "SETUSER", name, "reset", *earlier)
+        try:
+            with pytest.raises(CannotServe, match=r"users\.acl"):
+                async with asyncio.timeout(30):
+                    await role_work.service(redis_url=secured.login("worker")).run()
+        finally:
+            admin.execute_command("ACL", "SETUSER", name, "reset", *rules)
 
 
 def test_the_command_line_says_it_in_one_line(secured: SecuredServer) -> None:

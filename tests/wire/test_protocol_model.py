@@ -21,6 +21,7 @@ from millstream.wire.calls import Claim, ScriptCall
 from millstream.wire.keys import GROUP, Lane, QueueKeys, job_id_of
 from millstream.wire.messages.messages import State
 from millstream.wire.state.dead import DeadLetter, Place, list_dead
+from millstream.wire.state.queue_info import serve_model
 
 R = TypeVar("R")
 KEYS = QueueKeys("docs").shard(0)
@@ -32,7 +33,7 @@ PAYLOAD = b"request"
 STEPS = [
     *["begin"] * 6, *["append", "finish", "bury", "retry", "release", "reclaim"] * 2,
     "submit", "cancel", "forget", "time_to_live_ends", "requeue", "deliver", "take", "start", "renew",
-    "isolate", "give_back", "destroy", "promote", "look", "expire",
+    "isolate", "give_back", "destroy", "promote", "look", "expire", "replace_model",
 ]  # fmt: skip
 # And its arguments by their names; those that are not here come out of what was learnt before.
 ARGUMENTS: dict[str, Sequence[Any]] = {
@@ -54,6 +55,7 @@ ARGUMENTS: dict[str, Sequence[Any]] = {
     "died": (True, False),
     "stale": (0, 0, 0, 1),
     "whole": (True, False),
+    "model_digest": ("m1", "m1", "m1", "m2", ""),
 }
 
 
@@ -151,13 +153,13 @@ class Protocol:
             assert self.redis.xdel(KEYS.dead, entry) == 1
             del self.model.letters[entry]
 
-    def begin(self, job_id: str, owner: str, tenant: str, tokens: int) -> None:
+    def begin(self, job_id: str, owner: str, tenant: str, tokens: int, model_digest: str) -> None:
         """A job of that name runs, if it can."""
         self.time_to_live_ends(job_id)
         self.submit(job_id, "d1", False, tenant, 1, 1)
         self.take(owner, 1)
         if self.reads:
-            self.start(self.reads[-1], owner, 1)
+            self.start(self.reads[-1], owner, model_digest, 1)
         for _ in range(tokens if self.attempts else 0):
             self.append(self.attempts[-1], 1, 1)
 
@@ -188,21 +190,27 @@ class Protocol:
         assert [one.entry_id.decode() for one in taken] == expected
         self.reads += [(one.fields[1].decode(), one.entry_id.decode()) for one in taken]
 
-    def start(self, read: tuple[str, str], owner: str, times: int) -> None:
+    def start(self, read: tuple[str, str], owner: str, model_digest: str, times: int) -> None:
         job_id, entry = read
         self.starts += 1
         nonce = str(self.starts)
-        call = calls.start(KEYS, Claim(job_id, entry, owner), lane=LANE, nonce=nonce)
+        claim = Claim(job_id, entry, owner)
+        call = calls.start(KEYS, claim, lane=LANE, nonce=nonce, model_digest=model_digest)
         for _ in range(times):
-            attempt = self.model.start(job_id, entry, owner, nonce)
+            attempt = self.model.start(job_id, entry, owner, nonce, model_digest)
             reply = self.send(call)
-            assert (reply.attempt if reply.started else None) == attempt
-            if attempt:
+            assert (reply.attempt if reply.started else reply.served or None) == attempt
+            if isinstance(attempt, int):
                 job = self.model.jobs[job_id]
                 assert (reply.last_seq, reply.cancelled) == (job.seq, job.cancel)
                 assert (reply.died, reply.died_alone) == (job.died, job.died_alone)
                 assert [f"{one.cursor} {one.kind}" for one in reply.log] == job.log
                 self.attempts.append(Claim(job_id, entry, owner, attempt))
+
+    def replace_model(self, model_digest: str) -> None:
+        if model_digest:
+            self.send(serve_model(KEYS, model_digest))
+            self.model.served = model_digest
 
     def append(self, claim: Claim, ahead: int, times: int) -> None:
         job = self.model.jobs.get(claim.job_id)
@@ -335,6 +343,7 @@ class Protocol:
                 job.attempt, job.seq, job.died, job.submits,
             ]  # fmt: skip
             assert int(found.get("died_alone", 0)) == job.died_alone
+            assert found.get("model_digest", "") == job.model_digest
             assert int(found.get("alone") or 0) == job.alone
             assert ("cancel" in found, "payload" in found) == (job.cancel, job.outside)
             assert [f"{at.decode()} {entry[b'k'].decode()}" for at, entry in logs[place]] == job.log

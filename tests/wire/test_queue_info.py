@@ -11,7 +11,7 @@ from support.wire.desk import Desk
 from millstream.errors import InvalidRequest, ProtocolError, QueueMismatch
 from millstream.wire.calls import join, run
 from millstream.wire.keys import GROUP, QueueKeys
-from millstream.wire.state.heartbeat import Heartbeat, beat, read_workers
+from millstream.wire.state.heartbeat import Heartbeat, beat, models_of, read_workers
 from millstream.wire.state.queue_info import PubSub, QueueInfo, open_queue, read_queue
 from millstream.wire.versions import TAKEN
 
@@ -123,3 +123,16 @@ async def test_a_worker_s_oldest_jobs_are_those_of_all_shards(redis_client: redi
         await run(redis_client, beat(keys, Heartbeat("a-1", "m", oldest_batch_ms=since_ms), ttl_ms=60_000))
     [worker] = await read_workers(redis_client, *shards)
     assert (worker.oldest_ms("batch"), worker.oldest_ms("interactive")) == (5, 0)
+
+
+def test_models_are_counted_by_digest_and_those_of_older_workers_by_name() -> None:
+    def beat(model: str, digest: str) -> Heartbeat:
+        return Heartbeat("w", model, model_digest=digest)
+
+    assert models_of([]) == models_of([beat("", "")]) == {}
+    assert models_of([beat("a", "1"), beat("other name", "1"), beat("a", "2")]) == {
+        "1": "other name",
+        "2": "a",
+    }
+    assert models_of([beat("a", "1"), beat("a", "")]) == {"1": "a"}
+    assert models_of([beat("a", "1"), beat("b", "")]) == {"1": "a", "b": "b"}

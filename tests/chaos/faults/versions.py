@@ -28,7 +28,7 @@ async def deploy(arena: Arena) -> None:
     launcher = (NEXT, str(arena.folder / "next-build")) if forward else None
     for member, is_killed in zip(old, killed, strict=True):
         if _is_next(member) is not forward:
-            await _until_ready(arena, arena.crew.hire(launcher=launcher))
+            await until_ready(arena, arena.crew.hire(launcher=launcher))
             if is_killed:
                 member.kill()
             else:
@@ -39,11 +39,11 @@ def _is_next(member: Member) -> bool:
     return NEXT in member.command
 
 
-async def _until_ready(arena: Arena, member: Member) -> None:
+async def until_ready(arena: Arena, member: Member) -> None:
     async with asyncio.timeout(READY_S):
         while member.alive:
             with contextlib.suppress(RedisError, OSError):  # another fault is at work
                 if member in await arena.on_duty():
                     return
             await asyncio.sleep(0.05)
-    raise RuntimeError(f"{member.name}, of {'the next' if _is_next(member) else 'this'} build, has ended")
+    raise RuntimeError(f"{member.name} has ended: {' '.join(member.command)}")

@@ -3,7 +3,8 @@ Its processes run side by side with those of this tree, on the same queues.
 
 `next_build`: writes message version 4 and takes 1 to 4; every script has another body, and so another SHA1;
 requests, log entries, deltas, results, job hashes, lane entries, heartbeats and metadata have fields that
-this build does not know. `previous_build`: the same versions as this tree, with other script bodies.
+this build does not know. `previous_build`: the same versions as this tree, with other script bodies; its
+workers know no digest of their model.
 
     python -m support.versions.next_version FOLDER --redis-url=… --model=…
 
@@ -39,6 +40,11 @@ _REPLACED = (
     ("wire/lua/submit.lua", "'submits', 1,", "'submits', 1, 'added', 'hash',"),
     ("wire/lua/submit.lua", "'b', payload)", "'b', payload, 'added', 'entry')"),
     ("wire/lua/append.lua", "'b', body)", "'b', body, 'added', 'log')"),
+)
+
+_DIGESTS = (
+    ("self._callbacks.found(model, digest)", 'self._callbacks.found(model, "")'),
+    ("replace(info, fallbacks=fallbacks)", 'replace(info, fallbacks=fallbacks, digest="")'),
 )
 
 _IN_REQUESTS = """
@@ -182,7 +188,7 @@ def next_build(folder: Path) -> Build:
 
 
 def previous_build(folder: Path) -> Build:
-    return _made(folder, lambda copy: _with_other_scripts(copy, "previous"))
+    return _made(folder, lambda copy: (_with_other_scripts(copy, "previous"), _without_digests(copy)))
 
 
 def _made(folder: Path, change: Callable[[Path], object]) -> Build:
@@ -203,6 +209,15 @@ def _made(folder: Path, change: Callable[[Path], object]) -> Build:
 def _with_other_scripts(copy: Path, name: str) -> None:
     for path in (copy / PACKAGES[0] / "wire/lua").glob("*.lua"):
         path.write_text(f"local build = '{name}'\n{path.read_text('utf-8')}", "utf-8")
+
+
+def _without_digests(copy: Path) -> None:
+    file = copy / "worker/millstream_worker/engine_link/supervisor.py"
+    text = file.read_text("utf-8")
+    for before, after in _DIGESTS:
+        assert text.count(before) == 1, before
+        text = text.replace(before, after)
+    file.write_text(text, "utf-8")
 
 
 def _with_additions(copy: Path) -> None:

@@ -30,6 +30,7 @@ class Job:
     requeued_from: str | None = None
     owner: str = ""  # who runs it, or ended it
     nonce: str = ""
+    model_digest: str = ""  # of the worker of the last attempt
     left: tuple[int, str] | None = None  # the attempt and owner that gave it back last
     cancel: bool = False
     log: list[str] = field(default_factory=list)
@@ -53,6 +54,7 @@ class Model:
     undelivered: list[str] = field(default_factory=list)
     held: dict[str, str] = field(default_factory=dict)  # entry -> owner
     destroyed: set[str] = field(default_factory=set)  # entries that somebody has deleted
+    served: str = ""  # the digest of the model that the shard serves
     letters: dict[str, str] = field(default_factory=dict)  # entry of the dead stream -> job id, oldest first
 
     # --- producers ---------------------------------------------------------------------------------------
@@ -111,17 +113,25 @@ class Model:
 
     # --- the attempt -------------------------------------------------------------------------------------
 
-    def start(self, job_id: str, entry: str, owner: str, nonce: str) -> int | None:
+    def start(self, job_id: str, entry: str, owner: str, nonce: str, model_digest: str) -> int | str | None:
+        """The attempt, or the digest of the served model where the worker's is another one."""
         job = self._live(job_id, entry)
         if job is None:
             self.held.pop(entry, None)
             return None
         if self.held.get(entry) != owner:
             return None
+        if _differ(self.served, model_digest):
+            return self.served
         if (job.state, job.nonce) != ("running", nonce):
             job.attempt += 1
+            if _differ(job.model_digest, model_digest):
+                job.log.clear()
+                job.seq = 0
+            job.model_digest = model_digest
             job.state, job.owner, job.nonce = "running", owner, nonce
             job.log.append(f"{job.attempt}-{job.seq} m")
+        self.served = self.served or model_digest
         return job.attempt
 
     def append(self, claim: Claim, seq: int) -> tuple[str, int]:
@@ -316,3 +326,7 @@ class Model:
             self.order.leave(job.place)
         job.state, job.owner, job.cancel, job.place = state, owner, False, None
         self._write(job, "e")
+
+
+def _differ(known: str, model_digest: str) -> bool:
+    return bool(known and model_digest) and known != model_digest

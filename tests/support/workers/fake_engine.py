@@ -38,6 +38,7 @@ class Counting:
     """What the model name says. Files are how a test acts on an engine without knowing its process."""
 
     name: str = "counting"  # another one is another model
+    by: int = 1  # how much it counts on
     tokenizer: str = ""
     rows: int = 8
     blocks: int = 512
@@ -221,7 +222,7 @@ class CountingEngine:
 
     def _next(self, row: CountingRow) -> int:
         last = row.output[-1] if row.output else row.request.prompt[-1] + row.choice
-        return (last + 1) % 1000
+        return (last + self.model.by) % 1000
 
     def _draw(self, row: CountingRow) -> int:
         token = self._next(row)

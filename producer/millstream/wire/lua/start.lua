@@ -28,14 +28,17 @@ if job.state ~= 'running' or job.nonce ~= nonce then
   attempt = attempt + 1
   -- HDEL changes nothing: it is not refused at maxmemory, and no write after it is.
   if force == '1' then redis.call('HDEL', job_key, '') end
-  if is_other_model(job.model_digest, digest) then
-    redis.call('DEL', tokens)  -- passes at maxmemory, and so does all that follows
-    redis.call('HDEL', job_key, 'compiled_ms', 'admitted_ms', 'first_token_ms')
-    job.seq, job.compiled_ms, job.admitted_ms, job.first_token_ms = '0', nil, nil, nil
-  end
+  local anew = is_other_model(job.model_digest, digest)
+  if anew then job.seq = '0' end
   -- The resume marker: from here on the log takes nothing older. Written first, as it may fail at maxmemory.
   local marker = attempt .. '-' .. job.seq
-  redis.call('XADD', tokens, marker, 'k', 'm', 'b', digest)
+  if anew then
+    redis.call('XADD', tokens, 'MAXLEN', 1, marker, 'k', 'm', 'b', digest)  -- with it the log begins anew
+    redis.call('HDEL', job_key, 'compiled_ms', 'admitted_ms', 'first_token_ms')
+    job.compiled_ms, job.admitted_ms, job.first_token_ms = nil, nil, nil
+  else
+    redis.call('XADD', tokens, marker, 'k', 'm', 'b', digest)
+  end
   redis.call('HSET', job_key, 'state', 'running', 'attempt', attempt, 'owner', owner, 'nonce', nonce,
     'seed', seed, 'seq', job.seq, 'model_digest', digest)
   if not job.started_ms then
