@@ -82,7 +82,7 @@ def _door_trial(name: str, scenario: Scenario, faults: int, *shows: str) -> Tria
 TRIALS = (
     _trial("no fence", WOKEN, 30, 1, "log", "result"),
     _trial("no marker", ALONE, 10, 0, "log"),
-    _trial("one log for two models", REPLACED, 40, 2, "log"),
+    _trial("one log for two models", REPLACED, 40, 5, "log"),
     _trial("one sighting", CLOCK, 30, 4, "taken"),
     _trial("no idle time", CALM, 40, 0, "taken"),
     _trial("end after entry", FULL, 40, 1, "unended", "stream"),
