@@ -22,8 +22,9 @@ from support.workers.fake_engine import COMMAND
 from support.workers.hand_worker import HandWorker, hand_worker
 
 from millstream import ErrorInfo, State
+from millstream.wire import calls
 from millstream.wire.keys import QueueKeys
-from millstream.wire.state.queue_info import open_queue
+from millstream.wire.state.queue_info import record_worker, serve_model
 from millstream.wire.versions import TAKEN
 
 CHAT: dict[str, Any] = {"model": "default", "messages": HELLO}
@@ -200,9 +201,32 @@ async def test_without_a_worker_only_flex_requests_wait(door: Gateway, valkey: S
         await stream.close()
 
 
+async def test_a_stream_ends_where_the_queues_model_is_replaced(door: Gateway, worker: HandWorker) -> None:
+    worker.model_digest = "1" * 32
+    async with door.client() as client:
+        asking = await asked(client.chat.completions.create(**CHAT, stream=True))
+        job = await worker.take()
+        await job.say("half of ")
+        said = [chunk async for chunk in _some(await asking, 2)]
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in said) == "half of "
+        await calls.run(worker.redis, serve_model(worker.keys, "2" * 32))
+        again = await job.die("2" * 32)
+        assert again.said == []
+        with pytest.raises(openai.APIError, match="another model") as failed:
+            async for _ in await asking:
+                pass
+        assert failed.value.code == "stream_rewound"
+        await again.end(last="another answer")
+
+
+async def _some(stream: AsyncIterator[Any], count: int) -> AsyncIterator[Any]:
+    for _ in range(count):
+        yield await anext(stream)
+
+
 async def test_a_checkpoint_is_known_while_no_worker_lives(door: Gateway, valkey: Server) -> None:
     async with door.client() as client, hand_worker(valkey.url) as worker:
-        await open_queue(worker.redis, "default", takes=TAKEN, model="org/model")
+        await calls.run(worker.redis, record_worker(QueueKeys("default"), TAKEN, model="org/model"))
         await until(lambda: found(client, "org/model"))
         waiting = await asked(
             client.chat.completions.create(**CHAT | {"model": "org/model"}, service_tier="flex")

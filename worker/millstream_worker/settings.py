@@ -44,7 +44,9 @@ class BadSettings(Exception):
 
 
 class Settings(BaseSettings):
-    """Settings of one worker process."""
+    """Settings of one worker process. `--check` prints a page about model and device instead of serving;
+    `--replace-model` replaces the queue's model.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,

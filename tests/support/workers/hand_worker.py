@@ -83,9 +83,9 @@ class HandJob:
         )
         return await calls.run(self.worker.redis, call)
 
-    async def die(self) -> HandJob:
-        """This attempt is gone; another worker takes the job over and goes on from its log."""
-        other = HandWorker(self.worker.redis, self.worker.keys)
+    async def die(self, model_digest: str = "") -> HandJob:
+        """This attempt is gone; another worker, of this model, takes the job over."""
+        other = HandWorker(self.worker.redis, self.worker.keys, model_digest)
         over = {"overdue": [(self.entry.entry_id, self.worker.name)], "min_idle_ms": 0, "died": True}
         taking = calls.reclaim(self.worker.keys, lane=self.entry.lane, owner=other.name, **over)
         [entry] = await calls.run(self.worker.redis, taking)
@@ -97,9 +97,10 @@ class HandJob:
 class HandWorker:
     """Of one shard of one queue. Takes what producers submitted, in the order of the lanes."""
 
-    def __init__(self, redis: Redis, keys: ShardKeys) -> None:
+    def __init__(self, redis: Redis, keys: ShardKeys, model_digest: str = "") -> None:
         self.redis = redis
         self.keys = keys
+        self.model_digest = model_digest
         self.name = f"hand-{uuid4().hex[:8]}"
 
     async def take(self) -> HandJob:
@@ -128,7 +129,13 @@ class HandWorker:
 
     async def start(self, entry: LaneEntry) -> HandJob | None:
         """None: the entry was stale, and is dropped."""
-        call = calls.start(self.keys, entry.claim(self.name), lane=entry.lane, nonce=uuid4().hex)
+        call = calls.start(
+            self.keys,
+            entry.claim(self.name),
+            lane=entry.lane,
+            nonce=uuid4().hex,
+            model_digest=self.model_digest,
+        )
         reply = await calls.run(self.redis, call)
         if not reply.started:
             return None

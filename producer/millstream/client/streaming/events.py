@@ -32,7 +32,9 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class RewindEvent:
-    """The server lost the entries after `seq`: discard the text of later events; it comes again."""
+    """The server lost the entries after `seq`, or another model has begun the job anew (`seq` 0): discard the
+    text of later events; it comes again.
+    """
 
     cursor: str
     seq: int

@@ -90,7 +90,10 @@ class StreamedAnswer(Answering):
                         self._services.metrics.first_event.observe(time.monotonic() - self.exchange.began_s)
                         first = False
                 case RewindEvent():
-                    message = "the queue's server lost a part of this answer; send the request again"
+                    message = (
+                        "this answer begins anew: the queue's server lost a part of it, or another model has "
+                        "the queue now; send the request again"
+                    )
                     raise ApiError(500, message, "stream_rewound", headers=NO_RETRY)
                 case EndEvent():
                     if one.error is not None:
