@@ -40,7 +40,7 @@ def load(config: EngineConfig, report: Report, mark: Mark, tell: Tell) -> tuple[
     Raises CannotLoad.
     """
     from millstream_worker.engine.runner.checkpoint.checkpoint import CheckpointError, resolve
-    from millstream_worker.engine.runner.checkpoint.digest import digest_of
+    from millstream_worker.engine.runner.checkpoint.model_digest import digest_of
 
     try:
         checkpoint = resolve(config.model, config.cache_dir, report)

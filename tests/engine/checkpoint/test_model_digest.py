@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from support.models.gguf_files import tiny_llama, write_gguf
 
 from millstream_worker.engine.runner.checkpoint.checkpoint import resolve
-from millstream_worker.engine.runner.checkpoint.digest import digest_of
+from millstream_worker.engine.runner.checkpoint.model_digest import digest_of
 
 WEIGHTS = "model.safetensors"
 
