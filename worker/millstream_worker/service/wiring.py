@@ -112,8 +112,9 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
     supervisor = Supervisor(launch, engine, queue, events, watch("step"), _engine_limits(settings))
     # intake: from the lanes to prepared jobs
     bounds = JobBounds(settings.max_prompt_tokens, settings.max_output_tokens, settings.max_result_bytes)
-    preparer = JobPreparer(model, capacity, bounds, Net(metrics))
-    lookup = Lookup(consumer, table, queue, clock, metrics, watch("lookup", 1.0))
+    net = Net(metrics)
+    preparer = JobPreparer(model, capacity, bounds, net)
+    lookup = Lookup(consumer, table, queue, clock, metrics, net, watch("lookup", 1.0))
     admission = Admission(table, queue, preparer, limits, lookup, log_payloads=settings.log_payloads)
     starting = Starting(consumer, table, queue, admission)
     reclaimer = Reclaimer(consumer, metrics, LeaseTimes(settings.lease_s, settings.renew_s))
