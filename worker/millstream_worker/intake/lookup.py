@@ -18,7 +18,6 @@ from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.net import Net
 from millstream_worker.jobs.table import JobTable
-from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.watchdog import LoopWatch
 
 _IDLE_S = 1.0
@@ -33,7 +32,6 @@ class Lookup:
         table: JobTable,
         queue: EngineQueue,
         clock: ServerClock,
-        metrics: Metrics,
         net: Net,
         watch: LoopWatch,
     ) -> None:
@@ -41,7 +39,6 @@ class Lookup:
         self._table = table
         self._queue = queue
         self._clock = clock
-        self._metrics = metrics
         self._net = net
         self._watch = watch
         self._jobs: list[Job] = []
@@ -108,9 +105,9 @@ class Lookup:
             return
         answered = self._answered((*self._queue.followers_of(job), job), data) if data else []
         if is_new and data is None:
-            self._metrics.cache_misses.inc()
+            self._net.metrics.cache_misses.inc()
         for one in answered:
-            self._metrics.cache_hits.inc()
+            self._net.metrics.cache_hits.inc()
             one.set_last_token(self._clock.now_ms())
             self._table.conclude(one, State.COMPLETED)
 

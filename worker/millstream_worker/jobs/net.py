@@ -23,7 +23,7 @@ _FRAMES = 20  # of a traceback, the innermost
 
 class Net:
     def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+        self.metrics = metrics
         self._known: set[tuple[str, str]] = set()  # exceptions that were logged: type and place
 
     @contextlib.contextmanager
@@ -51,13 +51,13 @@ class Net:
         except ENDS:
             raise
         except BaseException as error:  # noqa: BLE001 - as above
-            self._metrics.cache_damaged.inc()
+            self.metrics.cache_damaged.inc()
             event = "a kept result is damaged; its job is computed"
             self._tell(event, job, type(error).__name__, _trace(error))
 
     def unexpected(self, job: Job, kind: str, trace: str) -> ErrorInfo:
         """Count and log an exception of this kind, here or in the engine. Returns what the sender is told."""
-        self._metrics.unreadable.inc()
+        self.metrics.unreadable.inc()
         self._tell("a request cannot be read; its job fails", job, kind, trace)
         message = (
             f"reading this request raised {kind}, which is not expected of any: change it, or tell the "

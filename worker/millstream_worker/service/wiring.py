@@ -114,7 +114,7 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
     bounds = JobBounds(settings.max_prompt_tokens, settings.max_output_tokens, settings.max_result_bytes)
     net = Net(metrics)
     preparer = JobPreparer(model, capacity, bounds, net)
-    lookup = Lookup(consumer, table, queue, clock, metrics, net, watch("lookup", 1.0))
+    lookup = Lookup(consumer, table, queue, clock, net, watch("lookup", 1.0))
     admission = Admission(table, queue, preparer, limits, lookup, log_payloads=settings.log_payloads)
     starting = Starting(consumer, table, queue, admission)
     reclaimer = Reclaimer(consumer, metrics, LeaseTimes(settings.lease_s, settings.renew_s))

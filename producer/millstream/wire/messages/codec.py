@@ -66,6 +66,16 @@ def pack(value: Any) -> bytes:
     return data
 
 
+def with_field(message: bytes, name: str, value: Any) -> bytes:
+    """An encoded message that does not have this field yet, with it; its other fields are not read."""
+    header = 1 if 0x80 <= message[0] <= 0x8F else 3  # beyond 15 fields their number has two bytes
+    fields = msgpack.Unpacker(strict_map_key=False)
+    fields.feed(message[:header])
+    packer = msgpack.Packer(use_bin_type=True)
+    begin: bytes = packer.pack_map_header(fields.read_map_header() + 1)
+    return begin + message[header:] + pack(name) + pack(value)
+
+
 def unpack(data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> Any:
     """One plain value. Raises ProtocolError unless `data` is exactly one well-formed msgpack value."""
     if len(data) > max_bytes:
