@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -58,22 +59,26 @@ ASKED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-async def gap_of(read: Callable[[], Awaitable[object]]) -> float:
+Clock = Callable[[], float]
+
+
+async def gap_of(read: Callable[[], Awaitable[object]], clock: Clock) -> float:
     """Of a loop that reads one message."""
-    gaps = LoopGaps()
+    gaps = LoopGaps(clock)
     watching = asyncio.create_task(gaps.watch())
     await asyncio.sleep(0)
     with suppress(InvalidRequest):
         await read()
     await asyncio.sleep(2 * TICK_S)
     watching.cancel()
-    return gaps.longest_s
+    return gaps.longest_s + TICK_S
 
 
-async def shortest_gap(read: Callable[[], Awaitable[object]]) -> float:
+async def shortest_gap(read: Callable[[], Awaitable[object]], clock: Clock = time.thread_time) -> float:
+    """By the CPU time of the loop's thread, which a busy machine does not change."""
     found = []
     while len(found) < TRIES and min(found, default=LONGEST_S) >= LONGEST_S:
-        found.append(await gap_of(read))
+        found.append(await gap_of(read, clock))
     return min(found)
 
 
@@ -164,6 +169,21 @@ async def test_nor_that_of_a_worker_to_which_it_came_by_hand(name: str) -> None:
         return read_request(raw)
 
     assert await shortest_gap(read) < LONGEST_S
+
+
+MOST_BYTES = 16 * 1024**2 - 100
+LISTS = {
+    "one list": [0] * MOST_BYTES,
+    "lists": [[0] * 2**20] * 15,
+    "one map": {f"{number:x}": 0 for number in range(MOST_BYTES // 10)},
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+async def test_nor_do_the_lists_and_maps_of_one_that_a_thread_reads(name: str) -> None:
+    raw = pack({"prompt": "x", "unknown": LISTS[name]})
+    assert len(raw) <= MOST_BYTES + 100
+    assert await shortest_gap(partial(asyncio.to_thread, read_request, raw), time.monotonic) < LONGEST_S
 
 
 def test_the_gateway_tells_its_longest_gap(door: Gateway) -> None:
