@@ -18,8 +18,8 @@ from millstream.wire.messages.choices import Choice, TokenLogprob, TopLogprob
 from millstream.wire.messages.messages import ErrorInfo, Request, Result, State, Timing, Usage
 from millstream.wire.messages.tools import FunctionCall, ToolCall
 
-ROW = BatchLine(7, "doc-1", BatchEndpoint.COMPLETIONS, "default", Request(prompt="x"), "d1", None, ())
-CHAT = BatchLine(7, "doc-1", BatchEndpoint.CHAT, "default", Request(prompt="x"), "d1", None, ())
+ROW = BatchLine(7, "doc-1", BatchEndpoint.COMPLETIONS, "default", "d1", Request(prompt="x"), None, ())
+CHAT = BatchLine(7, "doc-1", BatchEndpoint.CHAT, "default", "d1", Request(prompt="x"), None, ())
 LOGPROBS = (
     TokenLogprob(token_id=5, token="é", logprob=-0.5, top=(TopLogprob(token_id=5, token="é", logprob=-0.5),)),
     TokenLogprob(token_id=6, token="\ufffd", logprob=-1.0),

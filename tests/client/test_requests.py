@@ -156,7 +156,7 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"request": {"prompt": "a"}}, "request", "give a Request"),
     ({"request": Request(prompt="a"), "lane": "batch"}, "request", "beside it only id"),
     (chat(tools=[]), "chat_template_kwargs", "tools cannot be set by a request"),
-    (chat(x="ä" * 2048), "chat_template_kwargs", "takes 4104 bytes as JSON and may take 4096"),
+    (chat(x="ä" * 2048), "chat_template_kwargs", "may take 4096 bytes as JSON, and takes more"),
     (chat(x=[math.nan]), "chat_template_kwargs", "cannot carry"),
     (chat(x={1: 2}), "chat_template_kwargs", "cannot carry"),
     (chat(x=2**64), "chat_template_kwargs", "cannot carry"),
@@ -208,8 +208,9 @@ def test_a_number_that_python_does_not_write() -> None:
 
 
 def test_values_that_are_nested_too_deeply() -> None:
-    with pytest.raises(InvalidRequest, match="nested more than 64 deep"):
-        draft(chat(x=nested(20_000)), NOW_MS, 1000)
+    for depth, problem in ((600, "nested more than 64 deep"), (20_000, "may take 4096 bytes")):
+        with pytest.raises(InvalidRequest, match=problem):
+            draft(chat(x=nested(depth)), NOW_MS, 1000)
     assert draft(chat(x=nested(63)), NOW_MS, 1000).version == 2
 
 

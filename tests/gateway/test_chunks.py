@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from millstream import Choice, ChoiceDelta, FunctionCall, Lane, Request, SamplingParams, Tool, ToolCall, Usage
 from millstream.batch.bodies.request_body import BatchEndpoint
+from millstream.client.submitting.requests import draft
 from millstream.gateway.generating.asked_generation import AskedGeneration
 from millstream.gateway.generating.chunks import Chunks
 from millstream.gateway.generating.spoken_text import SpokenText
@@ -23,7 +24,8 @@ def chunks_of(*deltas: ChoiceDelta, tools: bool = False) -> list[dict[str, Any]]
     messages = (ChatMessage(role="user", content="x"),)
     offered = (Tool(name="get"),) if tools else None
     request = Request(messages=messages, tools=offered, lane=Lane.BATCH, sampling=SamplingParams(n=2))
-    asked = AskedGeneration(BatchEndpoint.CHAT, "m", request, True, False, 1, "flex")
+    encoded = draft({"request": request}, 0, 2**20)
+    asked = AskedGeneration(BatchEndpoint.CHAT, "m", encoded, request.may_call, True, False, "flex")
     made = Chunks(asked, "chatcmpl-1", 7)
     found = [chunk for delta in deltas for chunk in made.of((delta,))]
     assert {(one["id"], one["created"], one["service_tier"]) for one in found} <= {("chatcmpl-1", 7, "flex")}

@@ -94,6 +94,14 @@ HOSTILE = {
     ),
     "a pattern before a schema": (grammar("start: /a{9999}/ B", "B: %json {}"), "has 9999 characters"),
     "no schema in a grammar": (grammar("start: %json {a}"), "has a %json that is none"),
+    "a schema behind one in a text": (
+        grammar('start: "%json {" /"/', f"| %json {json.dumps(optional(501))}"),
+        "at /%json/0: has 501 properties",
+    ),
+    "behind an empty value": (
+        grammar(f"start: %json true %json {json.dumps(optional(501))}"),
+        "at /%json/1: has 501 properties",
+    ),
     "attributes": (grammar("start: T0", 'T0[x="]"]: T1{300}', 'T1.5: "aa"'), "T0 has 600 characters"),
     "GBNF": (grammar(f'root ::= "{"a" * 513}"'), "has 513 characters"),
 }
@@ -130,6 +138,11 @@ HONEST = {
     "schemas in a grammar": grammar(
         "start: %json {} | %json", ' {"properties": {"a": {"pattern": "^a{9}$"}}} NAME', "NAME: /[a-z]+/"
     ),
+    "what only looks like a schema": grammar(
+        'start: "%json {" | /%json {"/ | </"> | E # %json {a',
+        'E: %regex {"substring_words": "%json {"} // %json {',
+    ),
+    "in a GBNF grammar, too": grammar('root ::= "%json {" | ["] # %json {'),
     "keywords": grammar(
         "start: WORD", f"WORD: {' | '.join(f'{chr(34)}word{n}{chr(34)}' for n in range(1500))}"
     ),

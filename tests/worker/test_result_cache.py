@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+import structlog
 from redis.asyncio import Redis
 from support.servers.servers import BOTH, Server
 from support.workers.counting_worker import Worker, assert_nothing_left, counted, until
@@ -14,6 +15,7 @@ from support.workers.work import SHARD, Work, outcome, read_to, rest_of
 
 from millstream import AsyncClient, ClientOptions, JobCancelled, JobFailed, JobFields, Result
 from millstream.wire.keys import shard_of
+from millstream.wire.messages import codec
 from millstream_worker.jobs.job import Phase
 
 CACHE: dict[str, Any] = {"result_cache": 2**20}
@@ -282,3 +284,52 @@ async def test_no_result_passes_between_tenants(client: AsyncClient, work: Work)
         assert first == set(asked)
         assert [result.text for result in results] == [counted(word + 1, 6) for _, word, _ in asked]
         assert 6 * len(set(asked)) <= computed(worker) < 6 * len(asked)
+
+
+def kept(*choices: dict[str, Any]) -> bytes:
+    return codec.pack({"choices": list(choices)})
+
+
+WHOLE: dict[str, Any] = {"token_ids": [2], "text": "w2", "finish_reason": "length"}
+LOGPROB = {"token_id": 2, "token": "w2", "logprob": -1.0}
+DAMAGED: dict[str, bytes] = {
+    "no msgpack": b"\xc1",
+    "another type": codec.pack([1]),
+    "no choice": kept(),
+    "too many choices": kept(WHOLE, WHOLE | {"index": 1}),
+    "another choice": kept(WHOLE | {"index": 1}),
+    "no end": kept(WHOLE | {"finish_reason": None}),
+    "calls of tools": kept(WHOLE | {"finish_reason": "tool_calls"}),
+    "log-probabilities that nobody asked for": kept(WHOLE | {"logprobs": [LOGPROB]}),
+}
+
+
+async def test_a_damaged_kept_result_is_not_used(
+    client: AsyncClient, redis_client: Redis, work: Work
+) -> None:
+    """And counted; the worker and the jobs beside it go on."""
+    with structlog.testing.capture_logs() as lines:
+        async with work(**CACHE) as worker:
+            await outcome(client, "w1", 2, temperature=0.0)
+            [name] = [key async for key in redis_client.scan_iter(SHARD.cached("?*"))]
+            for count, damaged in enumerate(DAMAGED.values(), 1):
+                await redis_client.hset(name, "result", damaged)
+                anew = await outcome(client, "w1", 2, temperature=0.0)
+                assert (anew.cached, anew.text) == (False, counted(2, 2))
+                assert worker.metric("result_cache_damaged_total") == count
+            assert worker.metric("unreadable_requests_total") == 0
+    told = [line for line in lines if line["event"] == "a kept result is damaged; its job is computed"]
+    assert 0 < len(told) < len(DAMAGED)
+    assert all("Error" in line["error"] and "  File " in line["trace"] for line in told)
+
+
+async def test_nor_is_one_with_other_log_probabilities(
+    client: AsyncClient, redis_client: Redis, work: Work
+) -> None:
+    async with work(**CACHE) as worker:
+        first = await outcome(client, "w1", 2, temperature=0.0, logprobs=True)
+        [name] = [key async for key in redis_client.scan_iter(SHARD.cached("?*"))]
+        await redis_client.hset(name, "result", kept(WHOLE))
+        anew = await outcome(client, "w1", 2, temperature=0.0, logprobs=True)
+        assert (anew.cached, anew.choices) == (False, first.choices)
+        assert worker.metric("result_cache_damaged_total") == 1

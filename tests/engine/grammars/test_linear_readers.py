@@ -63,7 +63,12 @@ def read_s(read: Callable[[str], object], text: str) -> float:
 
 
 def is_linear(read: Callable[[str], object], before: str, unit: str) -> bool:
-    short, long = (before + unit * ((length - len(before)) // len(unit)) for length in (SHORT, LONG))
+    return grows_linearly(read, lambda length: before + unit * ((length - len(before)) // len(unit)))
+
+
+def grows_linearly(read: Callable[[str], object], make: Callable[[int], str]) -> bool:
+    """`make`: a text of about this length."""
+    short, long = make(SHORT), make(LONG)
     allowed_s = MOST_TIMES * max(min(read_s(read, short) for _ in range(TRIES)), 1e-4)
     return any(read_s(read, long) <= allowed_s for _ in range(TRIES))
 
@@ -83,6 +88,16 @@ def test_so_does_one_whose_syntax_is_not_known(before: str, unit: str) -> None:
     assert is_linear(lark_of, before, unit)
 
 
+def chain(length: int) -> str:
+    """Of rules, each a terminal as the one behind it is."""
+    count = length // 24
+    return "\n".join(["root ::= r0", *(f"r{n} ::= r{n + 1}" for n in range(count)), f'r{count} ::= "a"'])
+
+
+def test_so_do_rules_of_which_each_is_a_terminal_as_the_next_is() -> None:
+    assert grows_linearly(lark_of, chain)
+
+
 @pytest.mark.parametrize(
     ("text", "made"),
     [
@@ -90,10 +105,18 @@ def test_so_does_one_whose_syntax_is_not_known(before: str, unit: str) -> None:
         ('\n \n  start \n: "a"', '\n \n  start \n: "a"'),
         ('A: "a"\n%llguidance {}', 'A: "a"\n%llguidance {}'),
         ('root ::= "a"', '%llguidance {}\n\nstart: "a"\n'),
+        (
+            'b ::= ("b" | root)\nroot ::= b c\nc ::= d e{2}\nd ::= "d" | [a-d]\ne ::= e\nf-G ::= d+',
+            '%llguidance {}\n\nb: "b"\n     | start\n\nstart: b c\n\nc: D e{2,2}\n\n'
+            'D: "d"\n     | /[a-d]/\n\ne: e\n\nF_G: D+\n',
+        ),
     ],
 )
 def test_a_grammar_in_gbnf_becomes_one_in_lark(text: str, made: str) -> None:
-    assert lark_of(text) == made == any_to_lark(text)
+    assert lark_of(text) == made
+    assert [line for line in made.split("\n") if line] == [
+        line for line in any_to_lark(text).split("\n") if line
+    ]
 
 
 @pytest.mark.parametrize("name", PATTERNS)

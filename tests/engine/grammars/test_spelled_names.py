@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from jsonschema.validators import Draft202012Validator
 from llguidance import LLTokenizer
 
+from millstream.wire.messages.bounds.grammar_schemas import schemas_in
 from millstream_worker.engine.brain.grammars.compiling import GrammarCompiler, InvalidGrammar
 from millstream_worker.engine.brain.grammars.matcher import Matcher
-from millstream_worker.engine.brain.grammars.nested_schemas import with_schemas
+from millstream_worker.engine.brain.grammars.nested_schemas import Schema, with_schemas
 from millstream_worker.engine.brain.grammars.pattern_characters import UNWRITABLE
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
@@ -219,6 +220,29 @@ def test_what_only_looks_like_a_schema_stays_as_it_is() -> None:
         assert with_schemas(lark, lambda schema: {"changed": True}) == lark
     changed = with_schemas('a: %json {"b":\n1} c\nd: %json true', lambda schema: schema | {"c": 2})
     assert changed == 'a: %json {\n"b": 1, "c": 2} c\nd: %json {"c": 2}'
+
+
+PIECES = (
+    *('"', "/", "\\", "#", "//", "\n", " ", "<", ">", "<a>", "<[1]>", "a", "%", "%json", "%json ", "%regex"),
+    *("%llguidance", "%lark {", "{}", "[]", "true", "}", '{"a": "%json {}"}', '"%json {}"', "/%json {}/"),
+)
+
+
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=12))
+def test_the_bounds_of_a_grammar_see_each_schema_that_the_engine_sees(pieces: list[str]) -> None:
+    lark = f"start: {''.join(pieces)}"
+    seen: list[Schema] = []
+
+    def see(schema: Schema) -> Schema:
+        seen.append(schema)
+        return schema
+
+    try:
+        with_schemas(lark, see)
+    except ValueError:  # the engine refuses it
+        assume(False)
+    found = [{} if one is True else one for one in schemas_in(lark)[1]]
+    assert [one for one in found if isinstance(one, dict)] == seen
 
 
 @pytest.mark.parametrize("lark", ['start: "a', "start: /a", "start: <a b>", "start: %json {a}"])

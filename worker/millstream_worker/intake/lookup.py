@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from redis.exceptions import RedisError
 
-from millstream.errors import ProtocolError
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages import codec
 from millstream.wire.messages.messages import Result, State
@@ -17,8 +16,8 @@ from millstream.wire.timing import ServerClock, within
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.net import Net
 from millstream_worker.jobs.table import JobTable
-from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.watchdog import LoopWatch
 
 _IDLE_S = 1.0
@@ -33,14 +32,14 @@ class Lookup:
         table: JobTable,
         queue: EngineQueue,
         clock: ServerClock,
-        metrics: Metrics,
+        net: Net,
         watch: LoopWatch,
     ) -> None:
         self._redis = consumer.redis
         self._table = table
         self._queue = queue
         self._clock = clock
-        self._metrics = metrics
+        self._net = net
         self._watch = watch
         self._jobs: list[Job] = []
         self._came = asyncio.Event()
@@ -104,19 +103,20 @@ class Lookup:
         is_new, job.looking_up = job.looking_up, False
         if not job.takes_answer or not self._table.holds(job):
             return
-        result = _read(data) if data else None
-        equal = (*self._queue.followers_of(job), job)
-        answered = [one for one in equal if result is not None and one.adopt(result.choices)]
+        answered = self._answered((*self._queue.followers_of(job), job), data) if data else []
         if is_new and data is None:
-            self._metrics.cache_misses.inc()
+            self._net.metrics.cache_misses.inc()
         for one in answered:
-            self._metrics.cache_hits.inc()
+            self._net.metrics.cache_hits.inc()
             one.set_last_token(self._clock.now_ms())
             self._table.conclude(one, State.COMPLETED)
 
-
-def _read(data: bytes) -> Result | None:
-    try:
-        return codec.decode(Result, data, codec.MAX_RESULT_BYTES)
-    except ProtocolError:
-        return None
+    def _answered(self, jobs: Sequence[Job], data: bytes) -> list[Job]:
+        """Those that have taken the kept result. None takes a damaged one: they are computed."""
+        answered: list[Job] = []
+        with self._net.around_kept(jobs[-1]):
+            choices = codec.decode(Result, data, codec.MAX_RESULT_BYTES).choices
+            for job in jobs:
+                job.adopt(choices)
+                answered.append(job)
+        return answered

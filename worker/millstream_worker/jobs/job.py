@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from millstream.errors import ProtocolError
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages import codec
 from millstream.wire.messages.choices import Choice
@@ -168,14 +169,15 @@ class Job:
         self.take_delta()  # which may find that it is not complete
         return encoding.delta([row.choice() for row in self.rows]) if self.kept_under else b""
 
-    def adopt(self, choices: Sequence[Choice]) -> bool:
-        """Take the answer of an equal job. False if it is none."""
-        if len(choices) != len(self.rows) or any(choice.finish_reason is None for choice in choices):
-            return False
+    def adopt(self, choices: Sequence[Choice]) -> None:
+        """Take the answer of an equal job. Raises ProtocolError, first of all, for what is none."""
+        if len(choices) != len(self.rows):
+            raise ProtocolError(f"a kept answer has {len(choices)} choices, and its job {len(self.rows)}")
+        for row, choice in zip(self.rows, choices, strict=True):
+            row.check_kept(choice)
         self.cached, self.cached_tokens = True, len(self.prompt)
         for row, choice in zip(self.rows, choices, strict=True):
             row.adopt(choice)
-        return True
 
     def set_compiled(self, now_ms: int) -> None:
         self.compiling = False

@@ -1,5 +1,6 @@
-"""The net around the reading of messages: an exception that a message causes ends the job of that message,
-and nothing else. The text of an unexpected exception is never shown: it may quote the message.
+"""The net around the reading of messages and of kept results: an exception that a message causes ends the job
+of that message, and nothing else; one that a kept result causes ends the use of it. The text of an unexpected
+exception is never shown: it may quote the message.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _FRAMES = 20  # of a traceback, the innermost
 
 class Net:
     def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+        self.metrics = metrics
         self._known: set[tuple[str, str]] = set()  # exceptions that were logged: type and place
 
     @contextlib.contextmanager
@@ -37,22 +38,43 @@ class Net:
         except ENDS:
             raise
         except BaseException as error:  # noqa: BLE001 - a panic of a library in Rust is no Exception
-            trace = "".join(traceback.format_tb(error.__traceback__, -_FRAMES))
-            job.end(State.FAILED, self.unexpected(job, type(error).__name__, trace))
+            job.end(State.FAILED, self.unexpected(job, type(error).__name__, _trace(error)))
             job.rows.clear()  # they may be half made
+
+    @contextlib.contextmanager
+    def around_kept(self, job: Job) -> Iterator[None]:
+        """Encloses code that reads a result kept for the job: an exception is counted and not raised, and the
+        job is to be computed.
+        """
+        try:
+            yield
+        except ENDS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - as above
+            self.metrics.cache_damaged.inc()
+            event = "a kept result is damaged; its job is computed"
+            self._tell(event, job, type(error).__name__, _trace(error))
 
     def unexpected(self, job: Job, kind: str, trace: str) -> ErrorInfo:
         """Count and log an exception of this kind, here or in the engine. Returns what the sender is told."""
-        self._metrics.unreadable.inc()
-        place = kind, trace.rpartition("  File ")[2]
-        if place not in self._known:
-            self._known.add(place)
-            _log.error("a request cannot be read; its job fails", job_id=job.id, error=kind, trace=trace)
+        self.metrics.unreadable.inc()
+        self._tell("a request cannot be read; its job fails", job, kind, trace)
         message = (
             f"reading this request raised {kind}, which is not expected of any: change it, or tell the "
             "operator; the worker's log has the place"
         )
         return ErrorInfo(code="unreadable_request", message=message)
+
+    def _tell(self, event: str, job: Job, kind: str, trace: str) -> None:
+        """Once a kind and place."""
+        place = kind, trace.rpartition("  File ")[2]
+        if place not in self._known:
+            self._known.add(place)
+            _log.error(event, job_id=job.id, error=kind, trace=trace)
+
+
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_tb(error.__traceback__, -_FRAMES))
 
 
 def _bad_request(error: InvalidRequest) -> ErrorInfo:

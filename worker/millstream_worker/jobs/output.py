@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from millstream.errors import ProtocolError
 from millstream.wire.messages import codec
 from millstream.wire.messages.choices import Choice, ChoiceDelta, FinishReason
 from millstream_worker.jobs import encoding
@@ -91,6 +92,16 @@ class ChoiceOutput:
             for packed in leader.logprobs[len(self.logprobs) :]:
                 self.add_logprob(packed)
         self.ids += leader.ids[len(self.ids) :]
+
+    def check_kept(self, choice: Choice) -> None:
+        """Raises ProtocolError for what no equal choice has kept: the server may have anything."""
+        wanted = len(choice.token_ids) if self.logprobs is not None else 0
+        if choice.index != self.index or choice.finish_reason is None:
+            raise ProtocolError(f"a kept answer has no end of choice {self.index}")
+        if choice.finish_reason == "tool_calls" and self.calling is None:
+            raise ProtocolError("a kept answer calls tools, of which its job has none")
+        if len(choice.logprobs or ()) != wanted:
+            raise ProtocolError("a kept answer has other log-probabilities than tokens")
 
     def adopt(self, choice: Choice) -> None:
         """Take the whole answer of an equal choice; this one has no output yet."""

@@ -138,6 +138,9 @@ class Metrics:
         self.cache_followers = make.counter(
             "result_cache_followers", "Jobs ended with the tokens of an equal job that was running"
         )
+        self.cache_damaged = make.counter(
+            "result_cache_damaged", "Kept results that could not be read, or were none of their job's"
+        )
         self.cache_bytes = make.gauge("result_cache_bytes", "Kept results on the server")
         self.jobs_held = make.gauge("jobs_held", "Jobs this worker holds a lease on")
         self.unreadable = make.counter(

@@ -122,8 +122,9 @@ def assemble(resources: Resources, info: QueueInfo, stop: StopSignal) -> Compone
 
     # intake: from the lanes to prepared jobs
     bounds = JobBounds(settings.max_prompt_tokens, settings.max_output_tokens, settings.max_result_bytes)
-    preparer = JobPreparer(model, capacity, bounds, Net(metrics), keeps=bool(settings.result_cache))
-    lookup = Lookup(consumer, table, queue, clock, metrics, watch("lookup", 1.0))
+    net = Net(metrics)
+    preparer = JobPreparer(model, capacity, bounds, net, keeps=bool(settings.result_cache))
+    lookup = Lookup(consumer, table, queue, clock, net, watch("lookup", 1.0))
     admission = Admission(table, queue, preparer, limits, lookup, log_payloads=settings.log_payloads)
     starting = Starting(consumer, table, queue, admission, model, refused)
     reclaimer = Reclaimer(consumer, metrics, LeaseTimes(settings.lease_s, settings.renew_s))

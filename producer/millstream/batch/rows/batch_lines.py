@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.batch.bodies.body_format import ordered_text
@@ -20,20 +20,28 @@ _FIELDS = {"custom_id", "method", "url", "body"}
 
 
 @dataclass(frozen=True, slots=True)
-class BatchLine:
-    """A valid line. `digest` identifies its custom_id and content: the same line is the same job."""
+class BatchRow:
+    """What the row of a valid line needs. `digest` identifies its custom_id and content: the same line is the
+    same job.
+    """
 
     line: int
     custom_id: str
     endpoint: BatchEndpoint
     queue: str
-    request: Request
     digest: str
+    size: int = field(default=0, kw_only=True)  # bytes: about the memory that it takes while it is under way
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine(BatchRow):
+    """A valid line with its request."""
+
+    request: Request
     expected: str | None
     unknown: tuple[str, ...]  # unknown field names
     deprecated: tuple[str, ...] = ()  # names of fields that have newer ones
     answer_key: bytes | None = None  # equal where the answers are; None: sampled, or wanted anew
-    size: int = 0  # bytes of the line: about the memory it takes while it is under way
 
 
 @faults_only()

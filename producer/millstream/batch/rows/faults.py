@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
@@ -11,6 +12,7 @@ from millstream.batch.bodies.unsupported_field import UnsupportedField
 from millstream.errors import ENDS, InvalidRequest
 from millstream.wire.messages.invalid import BEYOND
 
+_FRAMES = 20  # of a traceback, the innermost
 INCOMPLETE_OUTPUT = "incomplete_output"  # of a line whose job has ended with a cut answer
 
 
@@ -30,16 +32,27 @@ class FaultCode(StrEnum):
 
 
 class LineFault(Exception):
-    """One line is invalid. `field` is the dotted path of the field to change; None: the whole line."""
+    """One line is invalid. `field` is the dotted path of the field to change; None: the whole line. `trace`:
+    of an exception that no line is expected to cause.
+    """
 
     def __init__(
-        self, code: str, message: str, field: str | None = None, custom_id: str | None = None
+        self,
+        code: str,
+        message: str,
+        field: str | None = None,
+        custom_id: str | None = None,
+        trace: str = "",
     ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.field = field
         self.custom_id = custom_id
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.code, self.message, self.field, self.custom_id, self.trace)
 
 
 @contextlib.contextmanager
@@ -53,7 +66,12 @@ def faults_only() -> Iterator[None]:
         raise invalid("body", type(error).__name__, BEYOND) from error
     except BaseException as error:
         problem = f"reading it raised {type(error).__name__}, which is not expected of any line; change it"
-        raise LineFault(FaultCode.UNREADABLE_REQUEST, problem) from error
+        raise LineFault(FaultCode.UNREADABLE_REQUEST, problem, trace=trace_of(error)) from error
+
+
+def trace_of(error: BaseException) -> str:
+    """The places of an exception, and its type; its text may quote the line."""
+    return f"{type(error).__name__}\n{''.join(traceback.format_tb(error.__traceback__, -_FRAMES))}"
 
 
 def fault_of_body(error: InvalidRequest) -> LineFault:

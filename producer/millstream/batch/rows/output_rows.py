@@ -7,7 +7,7 @@ from typing import Any
 
 from millstream.batch.bodies.answer_body import answer_body, reused_body
 from millstream.batch.rows import marks
-from millstream.batch.rows.batch_lines import BatchLine
+from millstream.batch.rows.batch_lines import BatchLine, BatchRow
 from millstream.batch.rows.faults import INCOMPLETE_OUTPUT, FaultCode, LineFault
 from millstream.errors import InvalidRequest, JobCancelled, JobError, JobExpired, JobFailed, MillstreamError
 from millstream.wire.messages.messages import Result
@@ -16,7 +16,7 @@ OK = 200
 _NESTED = "sampling."  # the worker names the fields of the queue's requests, which bodies have at their top
 
 
-def answer_row(row: BatchLine, job_id: str, result: Result) -> dict[str, Any]:
+def answer_row(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]:
     """The row of a completed job, as the API's endpoint would have answered."""
     return {
         "id": marks.row_id(row.digest),
@@ -43,7 +43,7 @@ def is_incomplete(result: Result) -> bool:
     return any(choice.complete is False for choice in result.choices)
 
 
-def incomplete_row(row: BatchLine, job_id: str, result: Result) -> dict[str, Any]:
+def incomplete_row(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]:
     """The row of a completed job with an incomplete choice; its response has all choices."""
     message = (
         f"line {row.line}: the answer was cut before it was whole, by max_tokens, the end of the context "
@@ -52,11 +52,11 @@ def incomplete_row(row: BatchLine, job_id: str, result: Result) -> dict[str, Any
     return _error_row(row, _response(row, job_id, result), INCOMPLETE_OUTPUT, message, None)
 
 
-def _response(row: BatchLine, job_id: str, result: Result) -> dict[str, Any]:
+def _response(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]:
     return {"status_code": OK, "request_id": job_id, "body": answer_body(row.endpoint, job_id, result)}
 
 
-def failure_row(row: BatchLine, job_id: str, end: JobError) -> dict[str, Any]:
+def failure_row(row: BatchRow, job_id: str, end: JobError) -> dict[str, Any]:
     """The row of a job that was accepted and ended without a full answer."""
     code, status = _ended(end)
     result = getattr(end, "result", None)
@@ -69,7 +69,7 @@ def failure_row(row: BatchLine, job_id: str, end: JobError) -> dict[str, Any]:
     return _error_row(row, response, code, str(end), field)
 
 
-def refusal_row(row: BatchLine, error: MillstreamError) -> dict[str, Any]:
+def refusal_row(row: BatchRow, error: MillstreamError) -> dict[str, Any]:
     """The row of a valid line that the client refused to submit: too large, or its id is taken."""
     field = f"body.{error.field}" if isinstance(error, InvalidRequest) else None
     code = FaultCode.INVALID_FIELD if field else "conflict"
@@ -77,7 +77,7 @@ def refusal_row(row: BatchLine, error: MillstreamError) -> dict[str, Any]:
 
 
 def _error_row(
-    row: BatchLine, response: dict[str, Any] | None, code: str, message: str, field: str | None
+    row: BatchRow, response: dict[str, Any] | None, code: str, message: str, field: str | None
 ) -> dict[str, Any]:
     return {
         "id": marks.row_id(row.digest),

@@ -31,6 +31,7 @@ WHOLE = (
 SECONDS = ("result_ttl_s", "timeout_s", "reconnect_s", "durability_timeout_s")
 UNSET = ("shards", "durability_replicas")  # may be None
 MAX_DURABILITY_TIMEOUT_S = 3600.0
+MAX_PAYLOAD_BYTES = 8 * 1024**2
 
 
 def check_wait(field: str, seconds: float | None) -> None:
@@ -53,7 +54,7 @@ class ClientOptions:
 
     max_entries: int = 100_000
     max_bytes: int = 1024**3
-    max_payload_bytes: int = 8 * 1024**2  # of one request as sent
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES  # of one request as sent
     result_ttl_s: float = 86_400.0  # for jobs that end without their worker (cancel, expiry)
     timeout_s: float = 5.0  # of one command
     reconnect_s: float = 60.0  # how long streams and waits outlast a server that does not answer

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypedDict, TypeVar
 
@@ -70,7 +70,7 @@ class JobFields(SamplingFields, total=False):
     Or a ready `request` in their place, with at most an `id` and a `deadline_s`.
     """
 
-    request: Request
+    request: Request | EncodedRequest
     prompt: str | None
     messages: Sequence[ChatMessage | Mapping[str, object]] | None
     token_ids: Sequence[int] | None
@@ -106,6 +106,15 @@ class EncodedRequest:
     requeued_from: str | None = None  # the dead-lettered job that it repeats
     tenant: str = ""
     cost: int = 1  # estimated tokens
+    kept_digest: str = ""  # as `own_id_of` takes it
+
+    def settled(self, own_id: str | None, deadline_ms: int | None) -> EncodedRequest:
+        """With this id and deadline in place of its own, which were none."""
+        made = self if own_id is None else replace(self, own_id=own_id)
+        if deadline_ms is None:
+            return made
+        payload = codec.with_field(self.payload, "deadline_ms", deadline_ms)
+        return replace(made, payload=payload, deadline_ms=deadline_ms)
 
 
 def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int, shards: int = 1) -> EncodedRequest:
@@ -122,6 +131,8 @@ def _encoded(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int, sha
     given = {name: value for name, value in fields.items() if value is not None}
     own_id = _own_id(given.pop("id", None))
     deadline_ms = _deadline_ms(given.pop("deadline_s", None), now_ms)
+    if isinstance(ready := given.get("request"), EncodedRequest) and len(given) == 1:
+        return ready.settled(own_id, deadline_ms)
     request = _request(given)
     version = request.lowest_version()
     if (deadline_ms, version) != (None, request.version):
@@ -132,24 +143,27 @@ def _encoded(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int, sha
         name = next(name for name in INPUTS if getattr(request, name) is not None)
         problem = f"the request takes {len(payload)} bytes and may take {max_payload_bytes}; shorten it"
         raise InvalidRequest(name, getattr(request, name), problem)
+    digest = request.digest()
+    kept_digest = digest if request.may_be_kept else ""
     return EncodedRequest(
-        own_id_of(request, shards) if own_id is None else own_id,
+        own_id_of(kept_digest, shards) if own_id is None else own_id,
         request.lane,
         payload,
-        request.digest(),
+        digest,
         request.deadline_ms,
         request.stream,
         version=version,
         tenant=request.tenant,
         cost=cost_of(request),
+        kept_digest=kept_digest,
     )
 
 
-def own_id_of(request: Request, shards: int) -> str:
-    """A new one. `shards`: of a queue that keeps results for equal requests, which meet only in one shard;
-    1 for other queues.
+def own_id_of(kept_digest: str, shards: int) -> str:
+    """A new one. `kept_digest`: of a request whose result may be kept for equal ones; empty for others.
+    `shards`: of a queue that keeps results, as equal requests meet only in one shard; 1 for other queues.
     """
-    return new_own_id(request.digest() if shards > 1 and request.may_be_kept else "", shards)
+    return new_own_id(kept_digest if shards > 1 else "", shards)
 
 
 def cost_of(request: Request) -> int:

@@ -125,7 +125,7 @@ class BatchExecution:
         return PartWriter(self._batch, written, self._lease, self._services.store, self._services.metrics)
 
     def _reader(self) -> LineReader:
-        return LineReader(self._batch, self._services.directory)
+        return LineReader(self._batch, self._services.directory, self._services.reading)
 
     async def _lines(self) -> AsyncIterator[InputLine]:
         """Raises InputGone."""

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 from millstream.batch.rows import marks
-from millstream.batch.rows.batch_lines import BatchLine
+from millstream.batch.rows.batch_lines import BatchRow
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.output_rows import answer_row, failure_row, fault_row, refusal_row
 from millstream.errors import JobError, MillstreamError
@@ -37,7 +37,7 @@ class FinishedRow:
     usage: Usage = _NO_USAGE
 
 
-def ended_row(row: BatchLine, job_id: str, end: Result | JobError) -> FinishedRow:
+def ended_row(row: BatchRow, job_id: str, end: Result | JobError) -> FinishedRow:
     """Of a job that has ended. An answer that was cut short is one: its choice says so."""
     if isinstance(end, Result):
         data = _encoded(answer_row(row, job_id, end))
@@ -45,7 +45,7 @@ def ended_row(row: BatchLine, job_id: str, end: Result | JobError) -> FinishedRo
     return FinishedRow(row.line, RowKind.ERROR, _encoded(failure_row(row, job_id, end)), "failed")
 
 
-def refused_row(row: BatchLine, error: MillstreamError) -> FinishedRow:
+def refused_row(row: BatchRow, error: MillstreamError) -> FinishedRow:
     """Of a line that the queue does not take."""
     return FinishedRow(row.line, RowKind.ERROR, _encoded(refusal_row(row, error)), "failed")
 
@@ -55,7 +55,7 @@ def faulty_row(line: int, fault: LineFault, data: bytes | None) -> FinishedRow:
     return FinishedRow(line, RowKind.ERROR, _encoded(fault_row(line, fault, data)), "failed")
 
 
-def closed_row(row: BatchLine, closing: Closing) -> FinishedRow:
+def closed_row(row: BatchRow, closing: Closing) -> FinishedRow:
     code, message = closing.value
     made = {
         "id": marks.row_id(row.digest),

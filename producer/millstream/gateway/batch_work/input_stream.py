@@ -4,10 +4,13 @@ whole.
 
 from __future__ import annotations
 
+import asyncio
 from codecs import BOM_UTF8
 from collections.abc import AsyncIterator
 
 from millstream.batch.files.input_lines import MAX_LINE_BYTES, InputLine
+
+_PIECE_BYTES = 64 * 1024  # until other tasks of the gateway have their turn: each byte may be a line
 
 
 async def input_lines(
@@ -16,14 +19,16 @@ async def input_lines(
     """Blank ones are skipped but counted. A line above `most_bytes` has no data."""
     number, held = 1, bytearray()
     async for chunk in chunks:
-        *ends, rest = chunk.split(b"\n")
-        for end in ends:
-            if (line := _line(number, bytes(held) + end if held else end, most_bytes)) is not None:
-                yield line
-            number += 1
-            held.clear()
-        if len(held) <= most_bytes + len(BOM_UTF8):  # beyond that it only matters that it is too long
-            held += rest
+        for begin in range(0, len(chunk), _PIECE_BYTES):
+            await asyncio.sleep(0)
+            *ends, rest = chunk[begin : begin + _PIECE_BYTES].split(b"\n")
+            for end in ends:
+                if (line := _line(number, bytes(held) + end if held else end, most_bytes)) is not None:
+                    yield line
+                number += 1
+                held.clear()
+            if len(held) <= most_bytes + len(BOM_UTF8):  # beyond that it only matters that it is too long
+                held += rest
     if (line := _line(number, bytes(held), most_bytes)) is not None:
         yield line
 

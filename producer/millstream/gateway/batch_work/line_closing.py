@@ -7,10 +7,9 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 
 from millstream.batch.files.input_lines import InputLine
-from millstream.batch.rows.batch_lines import BatchLine
 from millstream.errors import JobCancelled, JobError, JobExpired, NotFound, NotReady
 from millstream.gateway.batch_work.finished_rows import Closing, FinishedRow, closed_row, ended_row
-from millstream.gateway.batch_work.line_reader import LineReader
+from millstream.gateway.batch_work.line_reader import EncodedLine, LineReader
 from millstream.gateway.batch_work.line_run import CHUNK_ROWS, unwritten_rows
 from millstream.gateway.batch_work.part_writer import PartWriter
 from millstream.gateway.batches.batch_record import BatchRecord
@@ -35,7 +34,7 @@ class LineClosing:
 
     async def _close(self, lines: AsyncIterator[InputLine], closing: Closing) -> None:
         give_up_s = time.monotonic() + WAIT_S
-        waiting: defaultdict[str, list[BatchLine]] = defaultdict(list)
+        waiting: defaultdict[str, list[EncodedLine]] = defaultdict(list)
         async for row in unwritten_rows(lines, self._reader, self._parts):
             waiting[row.queue].append(row)
             if len(waiting[row.queue]) == CHUNK_ROWS:
@@ -43,7 +42,7 @@ class LineClosing:
         for queue, rows in waiting.items():
             await self._end(queue, rows, closing, give_up_s)
 
-    async def _end(self, queue: str, rows: list[BatchLine], closing: Closing, give_up_s: float) -> None:
+    async def _end(self, queue: str, rows: list[EncodedLine], closing: Closing, give_up_s: float) -> None:
         client = self._clients[queue]
         jobs = {self._batch.own_id(row.line): row for row in rows}
         await client.cancel_many(jobs)
@@ -52,7 +51,7 @@ class LineClosing:
             await self._parts.add(_row(jobs[own_id], own_id, end, closing), client, own_id)
 
 
-def _row(row: BatchLine, job_id: str, end: Result | JobError, closing: Closing) -> FinishedRow:
+def _row(row: EncodedLine, job_id: str, end: Result | JobError, closing: Closing) -> FinishedRow:
     if isinstance(end, NotReady | NotFound | JobCancelled | JobExpired):
         return closed_row(row, closing)
     return ended_row(row, job_id, end)

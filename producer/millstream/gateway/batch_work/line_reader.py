@@ -4,18 +4,29 @@ the models of one key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from millstream.batch.bodies.request_body import BatchEndpoint
 from millstream.batch.files.input_lines import MAX_LINE_BYTES, InputLine
-from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse, read_row
-from millstream.batch.rows.faults import FaultCode, LineFault, invalid
+from millstream.batch.rows.batch_lines import BatchRow, custom_id_of, parse, read_row
+from millstream.batch.rows.faults import FaultCode, LineFault, fault_of_body, invalid
+from millstream.client.queue.options import MAX_PAYLOAD_BYTES
+from millstream.client.submitting.requests import EncodedRequest, draft
+from millstream.errors import InvalidRequest
 from millstream.gateway.batches.batch_record import BatchRecord
 from millstream.gateway.identity.keyring import ApiKey
+from millstream.gateway.services.input_reader import InputReader
 from millstream.gateway.services.queue_directory import QueueDirectory
 from millstream.gateway.web.api_error import ApiError
 from millstream.wire.keys import Lane
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedLine(BatchRow):
+    """A valid line, whose request can be sent. `queue`: until it is found, the model."""
+
+    request: EncodedRequest
 
 
 class LineReader:
@@ -23,41 +34,66 @@ class LineReader:
     validated, whatever becomes of the queues' workers.
     """
 
-    def __init__(self, batch: BatchRecord, directory: QueueDirectory) -> None:
+    def __init__(self, batch: BatchRecord, directory: QueueDirectory, reading: InputReader) -> None:
         self.models = dict(batch.models or {})
         self._batch = batch
         self._directory = directory
+        self._reading = reading
         self._caller = ApiKey(tenant=batch.tenant, queues=batch.queues)
 
-    async def read(self, line: InputLine) -> BatchLine:
+    async def read(self, line: InputLine) -> EncodedLine:
         """Raises LineFault, Unavailable."""
         if line.data is None:
             raise LineFault(FaultCode.LINE_TOO_LONG, f"longer than {MAX_LINE_BYTES} bytes; shorten its input")
-        fields = parse(line.data)
-        custom_id = custom_id_of(fields)
+        batch, read = self._batch, self._reading.read
         try:
-            row = await self._row(line.number, custom_id, fields)
-        except LineFault as fault:
-            fault.custom_id = custom_id
-            raise
-        return replace(row, size=len(line.data))
+            row = await read(batch.tenant, read_line, line.data, line.number, batch.endpoint, batch.tenant)
+        except ApiError as error:
+            raise LineFault(FaultCode.UNREADABLE_REQUEST, error.message) from None
+        if isinstance(row, LineFault):
+            if row.trace:
+                self._reading.tell(row.trace)
+            raise row
+        return replace(row, queue=await self._queue(row))
 
-    async def _row(self, number: int, custom_id: str, fields: Mapping[str, Any]) -> BatchLine:
-        endpoint = self._batch.endpoint
-        if fields.get("url") != endpoint:
-            raise invalid("url", fields.get("url"), f"this batch is of {endpoint}", "mismatched_url")
-        row = read_row(number, custom_id, fields, lane=Lane.BATCH, tenant=self._batch.tenant, queue="default")
-        return replace(row, queue=await self._queue(fields["body"].get("model")))
-
-    async def _queue(self, model: Any) -> str:
-        if model is None:
-            raise LineFault("missing_field", "body.model: missing; give one of /v1/models", "body.model")
-        if not isinstance(model, str):
-            raise invalid("body.model", model, "give the name of a model, as /v1/models lists them")
+    async def _queue(self, row: EncodedLine) -> str:
+        model = row.queue
         if model not in self.models:
             try:
                 served = await self._directory.find(model, self._caller)
             except ApiError as error:
-                raise LineFault(str(error.code), f"body.{error.message}", "body.model") from None
+                message = f"body.{error.message}"
+                raise LineFault(str(error.code), message, "body.model", row.custom_id) from None
             self.models[model] = served.queue
         return self.models[model]
+
+
+def read_line(data: bytes, number: int, endpoint: str, tenant: str) -> EncodedLine | LineFault:
+    custom_id = None
+    try:
+        fields = parse(data)
+        custom_id = custom_id_of(fields)
+        if fields.get("url") != endpoint:
+            raise invalid("url", fields.get("url"), f"this batch is of {endpoint}", "mismatched_url")
+        row = read_row(number, custom_id, fields, lane=Lane.BATCH, tenant=tenant, queue="default")
+        model = _model(fields["body"].get("model"))
+        request = draft({"request": row.request}, 0, MAX_PAYLOAD_BYTES)
+    except InvalidRequest as error:
+        return _of(custom_id, fault_of_body(error))
+    except LineFault as fault:
+        return _of(custom_id, fault)
+    made = BatchEndpoint(endpoint)
+    return EncodedLine(number, custom_id, made, model, row.digest, request, size=len(data))
+
+
+def _of(custom_id: str | None, fault: LineFault) -> LineFault:
+    fault.custom_id = custom_id
+    return fault
+
+
+def _model(model: Any) -> str:
+    if model is None:
+        raise LineFault("missing_field", "body.model: missing; give one of /v1/models", "body.model")
+    if not isinstance(model, str):
+        raise invalid("body.model", model, "give the name of a model, as /v1/models lists them")
+    return model

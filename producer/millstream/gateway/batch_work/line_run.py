@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 from millstream.batch.files.input_lines import InputLine
-from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.running.window import Window
 from millstream.client.async_client import AsyncClient
@@ -22,7 +21,7 @@ from millstream.errors import (
     Unavailable,
 )
 from millstream.gateway.batch_work.finished_rows import ended_row, faulty_row, refused_row
-from millstream.gateway.batch_work.line_reader import LineReader
+from millstream.gateway.batch_work.line_reader import EncodedLine, LineReader
 from millstream.gateway.batch_work.part_writer import PartWriter
 from millstream.gateway.batches.batch_lease import BatchInterrupted, BatchLease
 from millstream.gateway.batches.batch_record import BatchRecord
@@ -66,9 +65,9 @@ class LineRun:
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
 
-    async def _chunks(self, lines: AsyncIterator[InputLine]) -> AsyncIterator[tuple[str, list[BatchLine]]]:
+    async def _chunks(self, lines: AsyncIterator[InputLine]) -> AsyncIterator[tuple[str, list[EncodedLine]]]:
         """Rows of one queue each; every row holds its place in the window."""
-        waiting: dict[str, list[BatchLine]] = {}
+        waiting: dict[str, list[EncodedLine]] = {}
         async for row in unwritten_rows(lines, self._reader, self._parts):
             if not self._window.try_enter(row.size):  # the window is full: send the rows at hand first
                 for queue in list(waiting):
@@ -80,7 +79,7 @@ class LineRun:
         for queue, rows in waiting.items():
             yield queue, rows
 
-    async def _complete(self, client: AsyncClient, rows: list[BatchLine]) -> None:
+    async def _complete(self, client: AsyncClient, rows: list[EncodedLine]) -> None:
         for attempt in range(1, MAX_ROUNDS + 1):
             jobs = await self._submit(client, rows)
             rows = []
@@ -97,13 +96,13 @@ class LineRun:
             if not rows:
                 return
 
-    async def _submit(self, client: AsyncClient, rows: list[BatchLine]) -> dict[str, BatchLine]:
+    async def _submit(self, client: AsyncClient, rows: list[EncodedLine]) -> dict[str, EncodedLine]:
         """The rows' jobs by id, once the queue has all of them. A conflict is with a job that an earlier
         version of the gateway submitted for the same line.
         """
-        jobs: dict[str, BatchLine] = {}
+        jobs: dict[str, EncodedLine] = {}
         while rows:
-            again: list[BatchLine] = []
+            again: list[EncodedLine] = []
             for row, outcome in zip(rows, await self._outcomes(client, rows), strict=True):
                 match outcome:
                     case Submitted(id=job_id) | Conflict(job_id=job_id):
@@ -120,7 +119,7 @@ class LineRun:
                 await asyncio.sleep(AGAIN_S)
         return jobs
 
-    async def _outcomes(self, client: AsyncClient, rows: list[BatchLine]) -> list[Outcome]:
+    async def _outcomes(self, client: AsyncClient, rows: list[EncodedLine]) -> list[Outcome]:
         deadline_s = max(1.0, self._lease.left_s)
         try:
             return await client.submit_many(
@@ -136,7 +135,7 @@ class LineRun:
 
 async def unwritten_rows(
     lines: AsyncIterator[InputLine], reader: LineReader, parts: PartWriter
-) -> AsyncIterator[BatchLine]:
+) -> AsyncIterator[EncodedLine]:
     """Those lines that have no row. Raises LeaseLost, MillstreamError."""
     async for line in lines:
         if line.number % _AT_ONCE == 0:

@@ -26,6 +26,7 @@ PATH = "/v1/batches"
 CREATING_S = 60  # for which a charged batch may be without its record
 LATER_S = 3600  # for which one counts as enqueued that could not be ended in time
 LISTED, MOST_LISTED = 20, 100
+MOST_BYTES = 64 * 1024  # of a body: what it asks for is short
 BYTES_PER_TOKEN = 4  # as `cost_of` estimates them
 
 
@@ -40,7 +41,7 @@ class BatchRoutes:
 
     async def _post(self, request: Request) -> Response:
         caller = await self.services.callers.identify(request)
-        raw = await body_of(request, self.services.settings.max_body_bytes)
+        raw = await body_of(request, min(MOST_BYTES, self.services.settings.max_body_bytes))
         asked = asked_batch(json_object(raw))
         file = await self._input(caller, asked)
         posts = self.services.posts

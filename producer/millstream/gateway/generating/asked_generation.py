@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from millstream.batch.bodies.request_body import BatchEndpoint, read_body
-from millstream.client.submitting.requests import cost_of
-from millstream.errors import InvalidRequest
+from millstream.client.queue.options import MAX_PAYLOAD_BYTES
+from millstream.client.submitting.requests import EncodedRequest, draft
+from millstream.errors import InvalidRequest, MillstreamError
 from millstream.gateway.identity.keyring import ApiKey
-from millstream.gateway.web.api_error import ApiError
+from millstream.gateway.web.api_error import ApiError, api_error
+from millstream.gateway.web.json_body import json_object
 from millstream.wire.keys import Lane
-from millstream.wire.messages.messages import Request
 
 OF_GATEWAY = ("model", "stream", "stream_options", "service_tier")
 _LANES = {
@@ -22,18 +23,28 @@ _LANES = {
 
 @dataclass(frozen=True, slots=True)
 class AskedGeneration:
-    """`model`: the name that the caller used, for the answer; `tokens`: of prompt and answer, estimated."""
+    """`model`: the name that the caller used, for the answer; None: there was none."""
 
     endpoint: BatchEndpoint
-    model: str
-    request: Request
+    model: str | None
+    request: EncodedRequest
+    may_call: bool  # tools
     streamed: bool
     include_usage: bool
-    tokens: int
     service_tier: str | None = None
 
 
-def model_in(body: Mapping[str, Any]) -> str | None:
+def read_generation(raw: bytes, endpoint: BatchEndpoint, caller: ApiKey) -> AskedGeneration | ApiError:
+    """From the body."""
+    try:
+        return _asked_generation(endpoint, json_object(raw), caller)
+    except ApiError as error:
+        return error
+    except MillstreamError as error:
+        return api_error(error)
+
+
+def _model_in(body: Mapping[str, Any]) -> str | None:
     """Raises InvalidRequest."""
     model = body.get("model")
     if model is not None and (not isinstance(model, str) or not model):
@@ -41,10 +52,9 @@ def model_in(body: Mapping[str, Any]) -> str | None:
     return model
 
 
-def asked_generation(
-    endpoint: BatchEndpoint, body: Mapping[str, Any], *, model: str, caller: ApiKey
-) -> AskedGeneration:
+def _asked_generation(endpoint: BatchEndpoint, body: Mapping[str, Any], caller: ApiKey) -> AskedGeneration:
     """Raises InvalidRequest naming the field; ApiError 403 for a lane that the caller may not use."""
+    model = _model_in(body)
     given = {name: value for name, value in body.items() if value is not None}
     streamed = given.get("stream", False)
     if not isinstance(streamed, bool):
@@ -54,9 +64,9 @@ def asked_generation(
     rest = {name: value for name, value in given.items() if name not in OF_GATEWAY}
     read = read_body(endpoint, rest, lane=lane, tenant=caller.tenant, queue="default")
     request = read.request.model_copy(update={"stream": streamed})
-    return AskedGeneration(
-        endpoint, model, request, streamed, include_usage, cost_of(request), given.get("service_tier")
-    )
+    encoded = draft({"request": request}, 0, MAX_PAYLOAD_BYTES)
+    tier = given.get("service_tier")
+    return AskedGeneration(endpoint, model, encoded, request.may_call, streamed, include_usage, tier)
 
 
 def _include_usage(options: Any, streamed: bool) -> bool:

@@ -28,7 +28,7 @@ class Chunks:
             self._head["service_tier"] = asked.service_tier
         self._include_usage = asked.include_usage
         is_chat = asked.endpoint is BatchEndpoint.CHAT
-        self._choices: _Choices = ChatChoices(asked.request.may_call) if is_chat else CompletionChoices()
+        self._choices: _Choices = ChatChoices(asked.may_call) if is_chat else CompletionChoices()
 
     def of(self, deltas: tuple[ChoiceDelta, ...]) -> Iterator[dict[str, Any]]:
         """The chunks of one flush of the job, each of one choice."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.requests import Request as HttpRequest
 from starlette.types import Receive, Scope, Send
@@ -14,7 +14,7 @@ from millstream.batch.bodies.request_body import BatchEndpoint
 from millstream.client.submitting.requests import own_id_of
 from millstream.errors import JobExpired, MillstreamError, NotReady
 from millstream.gateway.generating.answering import Answering, StreamedAnswer, WholeAnswer
-from millstream.gateway.generating.asked_generation import AskedGeneration, asked_generation, model_in
+from millstream.gateway.generating.asked_generation import AskedGeneration, read_generation
 from millstream.gateway.identity.keyring import ApiKey
 from millstream.gateway.identity.posts import Post
 from millstream.gateway.services.queue_directory import ServedQueue
@@ -22,7 +22,7 @@ from millstream.gateway.services.services import Services
 from millstream.gateway.web.api_error import RETRY_S, ApiError, api_error, retry_after, timeout
 from millstream.gateway.web.departure import ClientGone
 from millstream.gateway.web.exchange import Exchange
-from millstream.gateway.web.json_body import body_of, json_object
+from millstream.gateway.web.json_body import body_of
 from millstream.wire.calls.gateway_calls import PostEnd
 from millstream.wire.keys import Lane
 
@@ -45,7 +45,7 @@ class GenerationEndpoint:
             raw = await body_of(http, self.services.settings.max_body_bytes)
             asked, served = await self._read(raw, caller)
             posts = self.services.posts
-            own_id = own_id_of(asked.request, served.shards)
+            own_id = own_id_of(asked.request.kept_digest, served.shards)
             post = await posts.begin(caller.tenant, self.endpoint, raw, served.queue, http.headers, own_id)
             if post.joined:
                 self.services.metrics.joined.inc()
@@ -59,18 +59,19 @@ class GenerationEndpoint:
                 raise  # else the stream has told it
 
     async def _read(self, raw: bytes, caller: ApiKey) -> tuple[AskedGeneration, ServedQueue]:
-        body = json_object(raw)
-        model = model_in(body)
-        directory = self.services.directory
-        if model is None:
+        directory, reading = self.services.directory, self.services.reading
+        asked = await reading.read(caller.tenant, read_generation, raw, self.endpoint, caller)
+        if isinstance(asked, ApiError):
+            raise asked
+        if asked.model is None:
             seen = await directory.seen_by(caller)
             if len(seen) != 1:
                 names = ", ".join(one.queue for one in seen)
                 raise ApiError(400, f"model: missing; give one of {names}", "missing_field", "model")
             [served] = seen
+            asked = replace(asked, model=served.queue)
         else:
-            served = await directory.find(model, caller)
-        asked = asked_generation(self.endpoint, body, model=model or served.queue, caller=caller)
+            served = await directory.find(asked.model, caller)
         if not served.workers and asked.request.lane is Lane.INTERACTIVE:
             message = f'no worker serves {served.queue!r} now; try again, or wait with "service_tier": "flex"'
             raise ApiError(503, message, "no_worker", headers=retry_after(RETRY_S))
@@ -102,7 +103,7 @@ class GenerationEndpoint:
     ) -> contextlib.AbstractAsyncContextManager[None]:
         if post.joined:
             return contextlib.nullcontext()
-        return self.services.allowances.charged(caller, post.own_id, asked.tokens, exchange.headers)
+        return self.services.allowances.charged(caller, post.own_id, asked.request.cost, exchange.headers)
 
     async def _queue(self, asked: AskedGeneration, post: Post) -> str:
         """Enter the POST and submit its job at once. Raises what either does, when both have ended."""

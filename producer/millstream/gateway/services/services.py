@@ -16,6 +16,7 @@ from millstream.gateway.files.store_marker import StoreMarker
 from millstream.gateway.identity.allowances import Allowances
 from millstream.gateway.identity.callers import Callers
 from millstream.gateway.identity.posts import Posts
+from millstream.gateway.services.input_reader import InputReader
 from millstream.gateway.services.queue_clients import QueueClients
 from millstream.gateway.services.queue_directory import QueueDirectory
 from millstream.gateway.web.gateway_metrics import GatewayMetrics
@@ -34,6 +35,7 @@ class Services:
     files: FileCatalogue
     marker: StoreMarker
     orphans: Orphans
+    reading: InputReader
     metrics: GatewayMetrics
 
     @classmethod
@@ -54,6 +56,7 @@ class Services:
             files,
             marker,
             Orphans(access, store, files, marker),
+            InputReader(metrics),
             metrics,
         )
 
@@ -64,5 +67,6 @@ class Services:
                 group.create_task(one.attend())
 
     async def aclose(self) -> None:
+        self.reading.close()
         await self.clients.aclose()
         await self.access.aclose()

@@ -53,6 +53,9 @@ class ApiError(Exception):
         self.param = param
         self.headers = dict(headers or {})
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.status, self.message, self.code, self.param, self.headers)
+
     def body(self) -> dict[str, Any]:
         kind = "server_error" if self.status >= 500 else _TYPES.get(self.status, "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}

@@ -42,6 +42,11 @@ class GatewayMetrics:
         self.gone = Counter(
             "millstream_gateway_cancelled_jobs", "Jobs cancelled as their client had gone", registry=registry
         )
+        self.unreadable = Counter(
+            "millstream_gateway_unreadable_requests",
+            "Requests and lines of batches that failed because reading them raised what nobody expected",
+            registry=registry,
+        )
         self.open_batches = Gauge(
             "millstream_gateway_open_batches",
             "Batches that have not ended, of all gateways",

@@ -17,6 +17,7 @@ from millstream.wire.messages.invalid import invalid_request
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 MAX_RESULT_BYTES = 512 * 1024 * 1024  # the most that a server's value can be: logprobs of many choices add up
+MAX_LIST, MAX_MAP = 2**20, 2**16  # items of one list and of one map of a request
 
 _TIMESTAMP = b"\xff"  # the type byte of msgpack's own extension, which no hook sees; no byte of UTF-8 text
 
@@ -66,20 +67,40 @@ def pack(value: Any) -> bytes:
     return data
 
 
-def unpack(data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> Any:
+def with_field(message: bytes, name: str, value: Any) -> bytes:
+    """An encoded message that does not have this field yet, with it; its other fields are not read."""
+    header = 1 if 0x80 <= message[0] <= 0x8F else 3  # beyond 15 fields their number has two bytes
+    fields = msgpack.Unpacker(strict_map_key=False)
+    fields.feed(message[:header])
+    packer = msgpack.Packer(use_bin_type=True)
+    begin: bytes = packer.pack_map_header(fields.read_map_header() + 1)
+    return begin + message[header:] + pack(name) + pack(value)
+
+
+def unpack_request(data: bytes) -> Any:
+    """One plain value, whose lists and maps have the bounds of requests: nothing else runs while one is read.
+    Raises ProtocolError.
+    """
+    return unpack(data, max_array_len=MAX_LIST, max_map_len=MAX_MAP)
+
+
+def unpack(data: bytes, max_bytes: int = MAX_MESSAGE_BYTES, **bounds: int) -> Any:
     """One plain value. Raises ProtocolError unless `data` is exactly one well-formed msgpack value."""
     if len(data) > max_bytes:
         raise ProtocolError(f"message of {len(data)} bytes is over the limit of {max_bytes}")
     small = len(data) < _SMALL and _TIMESTAMP not in data  # most are, and readers take thousands a second
     try:
-        return _unpack(data, _fields) if small else _Census(data).unpack()
+        return _unpack(data, _fields, None, **bounds) if small else _Census(data).unpack(**bounds)
     except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
         reason = str(error) or _REASONS.get(type(error), type(error).__name__)
         raise ProtocolError(f"not a msgpack message: {reason}") from None  # a cause may show somebody's text
 
 
 def _unpack(
-    data: bytes, fields: Callable[[Any], dict[str, Any]], values: Callable[[Any], Any] | None = None
+    data: bytes,
+    fields: Callable[[Any], dict[str, Any]],
+    values: Callable[[Any], Any] | None = None,
+    **bounds: int,
 ) -> Any:
     return msgpack.unpackb(
         data,
@@ -88,6 +109,7 @@ def _unpack(
         ext_hook=_refuse_ext,
         object_pairs_hook=fields,
         list_hook=values,
+        **bounds,
     )
 
 
@@ -111,8 +133,8 @@ class _Census:
         self._left = _FEW + len(data) // _BYTES_EACH
         self._maybe_timestamps = _TIMESTAMP in data
 
-    def unpack(self) -> Any:
-        [value] = self._list([_unpack(self._data, self._map, self._list)])
+    def unpack(self, **bounds: int) -> Any:
+        [value] = self._list([_unpack(self._data, self._map, self._list, **bounds)])
         return value
 
     def _map(self, pairs: Any) -> dict[str, Any]:

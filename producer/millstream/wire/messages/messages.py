@@ -72,8 +72,8 @@ class Request(Message):
 
     version: Number = FIRST_VERSION
     prompt: LongText | None = None
-    messages: tuple[ChatMessage, ...] | None = None
-    token_ids: tuple[TokenId, ...] | None = None
+    messages: Annotated[tuple[ChatMessage, ...], Field(max_length=2**16)] | None = None
+    token_ids: Annotated[tuple[TokenId, ...], Field(max_length=codec.MAX_LIST)] | None = None
     sampling: SamplingParams = SamplingParams()
     lane: Lane = Lane.BATCH
     deadline_ms: Annotated[int, Field(gt=0, lt=2**53)] | None = None
@@ -167,7 +167,7 @@ class Request(Message):
 def read_request(data: bytes) -> Request:
     """A request as some client sent it. Raises InvalidRequest, for that client, and nothing else."""
     try:
-        fields = codec.unpack(data)
+        fields = codec.unpack_request(data)
     except ProtocolError as error:
         raise InvalidRequest(WHOLE, data, f"{error}; send a msgpack map of the request's fields") from None
     if not isinstance(fields, dict):

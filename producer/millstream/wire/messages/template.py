@@ -12,6 +12,7 @@ from millstream.errors import ProtocolError
 from millstream.wire.messages.bounds.depth import MAX_DEPTH, is_deeper
 from millstream.wire.messages.codec import pack, unpack
 
+_JSON = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 MAX_BYTES = 4096  # as compact JSON in UTF-8
 _TOO_DEEP = f"is nested more than {MAX_DEPTH} deep; use fewer lists and maps inside of each other"
 # Arguments of transformers' apply_chat_template and its renderer, and names that they pass to a template.
@@ -41,9 +42,11 @@ def _checked(given: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _problem(given: dict[str, Any]) -> str | None:
-    text = json.dumps(given, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    if (size := len(text.encode())) > MAX_BYTES:
-        return f"takes {size} bytes as JSON and may take {MAX_BYTES}; shorten it"
+    size = 0
+    for piece in _JSON.iterencode(given):
+        size += len(piece.encode())
+        if size > MAX_BYTES:
+            return f"may take {MAX_BYTES} bytes as JSON, and takes more; shorten it"
     if is_deeper(given):
         return _TOO_DEEP
     unpack(pack(given))  # as the worker will: names are strings

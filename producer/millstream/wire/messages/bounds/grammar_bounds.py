@@ -4,11 +4,9 @@ put in where they are named, so that a few lines can be a text of any length. Th
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
 
 from millstream.wire.messages.bounds.depth import MAX_DEPTH, is_deeper
 from millstream.wire.messages.bounds.format_bounds import (
@@ -21,6 +19,7 @@ from millstream.wire.messages.bounds.format_bounds import (
     problem_of_shape,
 )
 from millstream.wire.messages.bounds.grammar_literals import Literal, literals
+from millstream.wire.messages.bounds.grammar_schemas import schemas_in
 
 MAX_RULES = 2000
 
@@ -31,7 +30,6 @@ _RULE = re.compile(  # its head is on one line
 )
 _ATTRIBUTES_END = re.compile(r"\][^\S\n]*+:")  # a pattern in them may have line feeds: they are counted by it
 _NAME = re.compile(r"(?<![\w-])_?[A-Z][A-Z0-9_-]*(?!\w)")
-_SCHEMA = re.compile(r"%json\s*+(?=\{)")
 _REPEAT = re.compile(r"~\s*+(\d++)(?:\s*+\.\.\s*+\d++)?+")
 _AS_PATTERN = str.maketrans("[]", "()", " \t\n\r")
 
@@ -39,7 +37,7 @@ _AS_PATTERN = str.maketrans("[]", "()", " \t\n\r")
 def problem_of_grammar(text: str) -> str | None:
     """What is wrong with a grammar, and the remedy."""
     try:
-        text, schemas = _without_schemas(text)
+        text, schemas = schemas_in(text)
     except (ValueError, RecursionError) as error:
         return f"has a %json that is none: {error}; write a JSON schema"
     if is_deeper(schemas, MAX_DEPTH + 1):  # they are in a list
@@ -69,16 +67,6 @@ def _problem_of_literal(literal: Literal) -> str | None:
     if len(literal.body) > MAX_TEXT:
         return f"has {len(literal.body)} characters in one text, and may have {MAX_TEXT}; shorten it"
     return None
-
-
-def _without_schemas(text: str) -> tuple[str, list[Any]]:
-    """Returns the grammar with an empty schema in place of each, and the schemas."""
-    rests, schemas, place = [], [], 0
-    while found := _SCHEMA.search(text, place):
-        rests.append(text[place : found.end()])
-        schema, place = json.JSONDecoder().raw_decode(text, found.end())
-        schemas.append(schema)
-    return "{}".join([*rests, text[place:]]), schemas
 
 
 def _problem_of_terminals(bodies: dict[str, str]) -> str | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 
-from llguidance.gbnf_to_lark import gbnf_to_lark
+from millstream_worker.engine.brain.grammars.gbnf import lark_from_gbnf
 
 PIECE = re.compile(
     r"(?:\#|//)[^\n]*+"
@@ -27,7 +27,7 @@ def lark_of(text: str) -> str:
     if _IS_LARK.search(text):
         return text
     try:
-        return str(gbnf_to_lark(text))
+        return lark_from_gbnf(text)
     except Exception as error:
         raise ValueError(f"Failed to convert the grammar from GBNF to Lark: {error}") from error
 
