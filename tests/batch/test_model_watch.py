@@ -15,11 +15,8 @@ from millstream.batch.files.journal import Journal
 from millstream.batch.running.model_watch import ModelWatch
 from millstream.batch.running.on_change import OnChange
 
-OLD, NEW, UNKNOWN = (
-    ModelIdentity("old", "0" * 32),
-    ModelIdentity("new", "1" * 32),
-    ModelIdentity("older worker"),
-)
+OLD, NEW = ModelIdentity("old", "0" * 32), ModelIdentity("new", "1" * 32)
+UNKNOWN = ModelIdentity("of an older worker")
 
 
 def by(model: ModelIdentity) -> Result:

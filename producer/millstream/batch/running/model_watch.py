@@ -69,8 +69,6 @@ class ModelWatch:
 
 def _model_of(end: Result | JobError) -> ModelIdentity:
     result = getattr(end, "result", None) if isinstance(end, JobError) else end
-    return (
-        ModelIdentity(result.model, result.model_digest or "")
-        if isinstance(result, Result)
-        else ModelIdentity()
-    )
+    if not isinstance(result, Result):
+        return ModelIdentity()
+    return ModelIdentity(result.model, result.model_digest or "")
