@@ -59,7 +59,7 @@ def main(
         with open_stack(redis_url or None, local, say=say) as stack:  # one demo at a time, so first of all
             out.parent.mkdir(parents=True, exist_ok=True)
             out.unlink(missing_ok=True)  # a new run: the last one's answers are not taken up again
-            with InputFile(DOCUMENTS) as lines, Journal(out) as journal:
+            with InputFile(DOCUMENTS) as lines, Journal(out, local.name if local else None) as journal:
                 survey = begin(DOCUMENTS, journal, RunOptions())
                 lines.total = survey.lines
                 say(f"1. {from_here(DOCUMENTS)} through `millstream batch run`")

@@ -45,7 +45,7 @@ from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.messages.tools import FunctionCall, Tool, ToolCall, ToolChoice
 from millstream.wire.state.dead import DeadLetter
 from millstream.wire.state.durability import Durability
-from millstream.wire.state.queue_info import PubSub
+from millstream.wire.state.queue_info import ModelIdentity, PubSub
 
 # Our warnings must not appear in the output of programs that do not configure logging.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -80,6 +80,7 @@ __all__ = [
     "LaneStatus",
     "MillstreamError",
     "MissingExtra",
+    "ModelIdentity",
     "NotDead",
     "NotDurable",
     "NotFound",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -9,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.batch_files import BatchFiles, answers_of, documents
 from support.servers.servers import Server
 from support.workers.answering_worker import answering, completion, read_rows, write_lines
+from support.workers.counting_worker import until
+from support.workers.hand_worker import replace_model
 
-from millstream import AsyncClient, Client, InvalidRequest
+from millstream import AsyncClient, Client, InvalidRequest, ModelIdentity
 from millstream.batch.bodies.request_body import read_body
 from millstream.batch.files.journal import Journal
 from millstream.batch.rows import batch_lines
@@ -87,6 +91,48 @@ async def test_a_program_may_have_equal_lines_computed_apart(valkey: Server, tmp
             once = await client.batch_run(source, tmp_path / "once.jsonl")
             apart = await client.batch_run(source, tmp_path / "apart.jsonl", reuse=False)
     assert (once.reused, apart.reused, worker.computed_once()) == (2, 0, 4)
+
+
+async def test_a_program_is_told_that_the_model_of_its_queue_was_replaced(place: BatchFiles) -> None:
+    """Midway, and when it goes on: no row of the other model stands beside the first ones."""
+    old, new = ModelIdentity("old", "0" * 32), ModelIdentity("new", "1" * 32)
+    place.write(*documents(6))
+    await replace_model(place.server.url, old)
+    async with AsyncClient(place.server.url) as client:
+        with answering(place.server.url) as worker:
+            worker.model, worker.after = old, 2
+            running = asyncio.create_task(client.batch_run(place.source, place.out))
+            await until(lambda: len(place.answers()) == 2)
+            worker.model = new
+            await replace_model(place.server.url, new)
+            worker.gate.set()
+            with pytest.raises(InvalidRequest, match=r"^model: an answer of queue 'default' is by new "):
+                await running
+            assert set(place.models().values()) == {"old"}
+            with pytest.raises(InvalidRequest, match=r"'default' now has new .* 6 lines were answered or"):
+                await client.batch_run(place.source, place.out)
+            done = await client.batch_run(place.source, place.out, on_change="redo")
+    assert done.completed == 6
+    assert place.answers() == answers_of(6)
+    assert set(place.models().values()) == {"new"}
+
+
+async def test_a_program_may_keep_the_answers_of_a_model_that_was_replaced(place: BatchFiles) -> None:
+    old, new = ModelIdentity("old", "0" * 32), ModelIdentity("new", "1" * 32)
+    place.write(*documents(6))
+    await replace_model(place.server.url, old)
+    async with AsyncClient(place.server.url) as client:
+        with answering(place.server.url) as worker:
+            worker.model, worker.after = old, 2
+            running = asyncio.create_task(client.batch_run(place.source, place.out, on_change="keep"))
+            await until(lambda: len(place.answers()) == 2)
+            worker.model = new
+            await replace_model(place.server.url, new)
+            worker.gate.set()
+            assert (await running).completed == 6
+            assert (await client.batch_run(place.source, place.out)).skipped == 6
+    assert sorted(place.models().values()) == ["new"] * 4 + ["old"] * 2
+    assert place.noted_models() == ["old", "new"]
 
 
 @pytest.mark.parametrize(("field", "value"), [("lane", "fast"), ("on_change", "ask")])

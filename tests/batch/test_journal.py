@@ -17,6 +17,7 @@ from millstream.batch.files.journal import Journal, WriteFailed
 from millstream.batch.files.runfile import identity
 from millstream.batch.rows.marks import row_id
 from millstream.errors import InvalidRequest
+from millstream.wire.state.queue_info import ModelIdentity
 
 
 def answer(custom_id: str) -> dict[str, Any]:
@@ -61,6 +62,31 @@ def test_a_removed_output_begins_a_new_run(out: Path) -> None:
         assert not second.has_id("b")
         assert second.run != first.run
         assert second.errors.read_bytes() == b""
+
+
+def test_the_model_of_a_queue_is_recorded_with_the_run(out: Path) -> None:
+    old, new = ModelIdentity("old", "0" * 32), ModelIdentity("new", "1" * 32)
+    with Journal(out) as journal:
+        for model in (ModelIdentity("unknown"), old, ModelIdentity("old, by another path", old.digest)):
+            journal.serves("default", model)
+        journal.serves("large", new)
+    with Journal(out) as journal:
+        assert journal.models == {"default": old, "large": new}
+        journal.serves("default", new)
+    with Journal(out) as journal:
+        assert journal.models == {"default": new, "large": new}
+    out.unlink()
+    with Journal(out) as journal:
+        assert not journal.models
+
+
+@pytest.mark.parametrize("note", [{"queue": 1}, {"model": None}, {"model_digest": 7}])
+def test_a_model_of_another_kind_is_told(out: Path, note: dict[str, Any]) -> None:
+    with Journal(out) as journal:
+        journal.serves("default", ModelIdentity("old", "0" * 32))
+    first, last = journal.run_file.read_text().splitlines()
+    journal.run_file.write_text(f"{first}\n{json.dumps(json.loads(last) | note)}\n")
+    assert_refused(out, "line 2 is no row of a batch run")
 
 
 @pytest.mark.parametrize("name", ["results.jsonl", "results.errors.jsonl", "results.run.jsonl"])

@@ -16,20 +16,25 @@ from support.batch_files import BatchFiles, answers_of, documents
 from support.servers.servers import Server, lasting_server
 from support.workers.answering_worker import answering, completion, read_rows
 from support.workers.counting_worker import until
+from support.workers.hand_worker import replace_model
 
 from millstream import (
     AsyncClient,
     ClientOptions,
+    InvalidRequest,
+    ModelIdentity,
     QueueFull,
     QueueMismatch,
     Request,
     Unavailable,
 )
-from millstream.batch.rows.batch_lines import BatchLine
+from millstream.batch.files.journal import Journal
+from millstream.batch.rows.batch_lines import BatchLine, read_row
+from millstream.batch.running.on_change import OnChange
 from millstream.batch.running.run_options import RunOptions
 from millstream.batch.running.sending import Patience
 from millstream.wire import calls
-from millstream.wire.keys import QueueKeys
+from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.state.queue_info import QueueInfo, create_or_read
 
 
@@ -261,6 +266,30 @@ async def test_each_queue_has_one_client(place: BatchFiles) -> None:
     with answering(place.server.url):
         await place.run(RunOptions(window=3))
     assert made == ["default"]
+
+
+async def test_an_earlier_job_that_another_model_has_answered_is_computed_anew(place: BatchFiles) -> None:
+    """By a run that is to redo what has changed: it would stop at this answer whenever it is started."""
+    old, new = ModelIdentity("old", "0" * 32), ModelIdentity("new", "1" * 32)
+    place.write(line := completion("a", "one"))
+    row = read_row(1, "a", line, lane=Lane.BATCH, tenant="")
+    with answering(place.server.url) as worker:
+        worker.model = old
+        with Journal(place.out) as journal:
+            own_id = journal.own_id(row.digest)
+            journal.submits("default", [own_id])
+            journal.serves("default", new)
+        async with AsyncClient(place.server.url) as client:
+            await client.submit_many([{"request": row.request, "id": own_id}])
+            await client.wait(own_id)
+        worker.model = new
+        await replace_model(place.server.url, new)
+        with pytest.raises(InvalidRequest, match="an answer of queue 'default' is by old"):
+            await place.run()
+        assert place.answers() == {}
+        await place.run(RunOptions(on_change=OnChange.REDO))
+        assert worker.computed_once() == 2
+    assert place.models() == {"a": "new"}
 
 
 async def test_chat_lines_and_logprobs_and_tenants_reach_the_worker(place: BatchFiles) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from millstream.batch.rows.batch_lines import custom_id_of, parse, read_row
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.marks import row_id
 from millstream.batch.rows.output_rows import fault_row
+from millstream.batch.running.on_change import OnChange
 from millstream.batch.running.run_options import RunOptions
-from millstream.batch.survey import OnChange, Survey
+from millstream.batch.survey import Survey
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane
+from millstream.wire.state.queue_info import ModelIdentity
 
 EARLIER = Path(__file__).with_name("earlier_run")  # the files of a run that recorded neither IN nor queue
 LINES: tuple[Any, ...] = (
@@ -43,9 +46,11 @@ def begin(
     on_change: OnChange = OnChange.STOP,
     *,
     retry: bool = False,
+    served: Mapping[str, ModelIdentity] | None = None,
 ) -> Survey:
     retried = journal.failures(failed=retry, incomplete=False)
-    survey = surveys.begin(source, journal, options, on_change, retried=retried)
+    options = replace(options, on_change=on_change)
+    survey = surveys.begin(source, journal, options, retried=retried, served=served)
     make_ready(survey, journal, options)
     return survey
 
@@ -94,9 +99,11 @@ class Place:
         queue: str | None = "q",
         model: str = "model",
         retry: bool = False,
+        served: Mapping[str, ModelIdentity] | None = None,
     ) -> Survey:
         with Journal(self.out, model) as journal:
-            return begin(source or self.source, journal, RunOptions(queue=queue), on_change, retry=retry)
+            options = RunOptions(queue=queue)
+            return begin(source or self.source, journal, options, on_change, retry=retry, served=served)
 
     def rows(self) -> tuple[list[Any], list[Any]]:
         return (
@@ -278,6 +285,53 @@ def test_another_queue_or_model_for_the_same_output(place: Place, other: dict[st
         assert journal.own_id(read_row_digest(LINES[1])) != before
     assert place.rows() == ([], [4, 5, 6])
     assert not place.begin(**other).changed
+
+
+OLD, NEW = ModelIdentity("old", "0" * 32), ModelIdentity("new", "1" * 32)
+
+
+def test_the_model_of_a_queue_has_been_replaced(place: Place) -> None:
+    with Journal(place.out) as journal:
+        journal.serves("q", OLD)
+        journal.serves("elsewhere", OLD)
+    served = {"q": NEW, "elsewhere": ModelIdentity()}
+    with pytest.raises(
+        InvalidRequest,
+        match=r"^model: queue 'q' now has new \(111111111111\), and had old \(000000000000\) before. 3 lines "
+        "were answered so: --redo-changed",
+    ):
+        place.begin(served=served)
+    assert place.begin(served={"q": OLD}).changed == place.begin(served={"elsewhere": NEW}).changed == set()
+    before = place.rows()
+    assert not place.begin(OnChange.KEEP, served=served).work
+    assert (place.rows(), place.begin(served=served).changed) == (before, set())
+    assert place.begin(OnChange.REDO, served={"q": OLD}).work
+    assert place.rows() == ([], [4, 5, 6])
+
+
+def test_only_lines_of_a_queue_whose_model_was_replaced_are_computed_anew(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in", [completion("a"), completion("b", model="large"), completion("c")])
+    with Journal(tmp_path / "out") as journal:
+        for number, data in enumerate(source.read_bytes().splitlines()[:2], 1):
+            write_row(journal, number, data)
+        journal.submits("default", [journal.own_id(read_row_digest(completion("c")))])
+        journal.serves("default", OLD)
+        journal.serves("large", OLD)
+    for served, message in (
+        (
+            {"default": NEW, "large": NEW},
+            r"'default' .* \(and 1 more of its queues .*\). 3 lines were answered or",
+        ),
+        ({"default": NEW, "large": OLD}, r"'default' .* before. 2 lines were answered or submitted so"),
+        ({"default": OLD, "large": NEW}, r"'large' .* before. 1 line was answered so"),
+    ):
+        with Journal(tmp_path / "out") as journal, pytest.raises(InvalidRequest, match=message):
+            begin(source, journal, RunOptions(), served=served)
+    with Journal(tmp_path / "out") as journal:
+        begin(source, journal, RunOptions(), OnChange.REDO, served={"default": NEW, "large": OLD})
+        assert (len(journal.left), dict(journal.under_way)) == (1, {})
+        assert journal.models == {"default": NEW, "large": OLD}
+    assert [row["custom_id"] for row in read_rows(tmp_path / "out")] == ["b"]
 
 
 def read_row_digest(line: dict[str, Any]) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from support.servers.servers import Server
 from support.wire.desk import Desk
-from support.workers.hand_worker import HandWorker, hand_worker
+from support.workers.hand_worker import HandWorker, hand_worker, replace_model
 
-from millstream import AsyncClient, Client, ClientOptions, NotReady
+from millstream import AsyncClient, Client, ClientOptions, ModelIdentity, NotReady
 from millstream.wire import calls
 from millstream.wire.keys import QueueKeys
 from millstream.wire.state.heartbeat import Heartbeat, beat
@@ -31,6 +31,14 @@ async def test_a_queue_that_nobody_has_used(client: AsyncClient) -> None:
     assert (status.queue, status.shards, status.waiting, status.workers) == ("default", 0, 0, ())
     assert [(lane.waiting, lane.running, lane.oldest_s) for lane in status.lanes] == [(0, 0, None)] * 2
     assert status.unread == {}
+
+
+async def test_the_model_that_a_queue_has_now(client: AsyncClient, server: Server) -> None:
+    assert await client.queue_model() == ModelIdentity()
+    for model in (ModelIdentity("old", "0" * 32), ModelIdentity("new", "1" * 32)):
+        await replace_model(server.url, model)
+        assert await client.queue_model() == model
+        assert (await client.queue_info()).model_digest == model.digest
 
 
 async def test_what_waits_and_what_runs(client: AsyncClient, worker: HandWorker) -> None:

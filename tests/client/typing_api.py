@@ -87,6 +87,7 @@ def synchronous() -> None:
         assert_type(client.stream(job.id), Iterator[ms.TokenEvent | ms.RewindEvent | ms.EndEvent])
         assert_type(client.wait(job.id), ms.Result)
         assert_type(client.queue_info(), ms.QueueStatus)
+        assert_type(client.queue_model(), ms.ModelIdentity)
         assert_type(client.dead_letters(), Iterator[ms.DeadLetter])
         assert_type(client.as_completed([job.id]), Iterator[tuple[str, ms.Result | ms.JobError]])
 

@@ -64,6 +64,14 @@ class BatchFiles:
         assert len({row["custom_id"] for row in rows}) == len(rows), "an answer stands there twice"
         return {row["custom_id"]: row["response"]["body"]["choices"][0]["text"] for row in rows}
 
+    def models(self) -> dict[str, str]:
+        """The model that each answer names."""
+        return {row["custom_id"]: row["response"]["body"]["model"] for row in read_rows(self.out)}
+
+    def noted_models(self) -> list[str]:
+        """Those of the run file, in their order."""
+        return [row["model"] for row in read_rows(self.run_file) if "model_digest" in row]
+
     def faults(self) -> list[tuple[int, str, str | None]]:
         errors = [row["error"] for row in read_rows(self.errors)]
         return sorted((error["line"], error["code"], error["param"]) for error in errors)

@@ -10,11 +10,12 @@ from typing import Literal, TypedDict, TypeVar
 
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
-from millstream.batch.preparing import prepare
+from millstream.batch.preparing import prepare, read_models
+from millstream.batch.running.on_change import OnChange
 from millstream.batch.running.run import BatchRun
 from millstream.batch.running.run_options import RunOptions
 from millstream.batch.running.tally import Summary
-from millstream.batch.survey import OnChange, begin
+from millstream.batch.survey import begin
 from millstream.client.async_client import AsyncClient
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane
@@ -50,13 +51,20 @@ async def batch_run(
     retry_incomplete: bool = False,
 ) -> Summary:
     """See AsyncClient.batch_run."""
-    lane, change = _one_of(Lane, "lane", lane), _one_of(OnChange, "on_change", on_change)
-    options = RunOptions(queue=queue, lane=lane, tenant=tenant, keep_results=keep_results, reuse=reuse)
+    options = RunOptions(
+        queue=queue,
+        lane=_one_of(Lane, "lane", lane),
+        tenant=tenant,
+        keep_results=keep_results,
+        on_change=_one_of(OnChange, "on_change", on_change),
+        reuse=reuse,
+    )
     journal, path = Journal(Path(out)), Path(source)
     await asyncio.to_thread(journal.__enter__)
     try:
         retried = journal.failures(failed=retry_failed, incomplete=retry_incomplete)
-        survey = await asyncio.to_thread(begin, path, journal, options, change, retried=retried)
+        served = await read_models(client, journal)
+        survey = await asyncio.to_thread(begin, path, journal, options, retried=retried, served=served)
         await prepare(client, journal, options, survey)
         with InputFile(path) as lines:
             summary = await BatchRun(lines, journal, client, options).run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 
 from millstream.batch.bodies.request_body import DEFAULT_QUEUE
@@ -11,10 +12,18 @@ from millstream.batch.run_cancellation import Cancelled, cancel_jobs
 from millstream.batch.running.run_options import RunOptions
 from millstream.batch.survey import Survey
 from millstream.client.async_client import AsyncClient
-from millstream.errors import InvalidRequest
+from millstream.errors import InvalidRequest, Unavailable
 from millstream.wire.keys import QueueKeys
+from millstream.wire.state.queue_info import ModelIdentity
 
 MOST_NAMES = 5  # in one message
+
+
+async def read_models(client: AsyncClient, journal: Journal) -> dict[str, ModelIdentity]:
+    """The models that the run's queues have now, where it has recorded those that they had."""
+    with contextlib.suppress(Unavailable):  # a run that submits nothing more needs no server
+        return {queue: await client.with_queue(queue).queue_model() for queue in journal.models}
+    return {}
 
 
 async def prepare(client: AsyncClient, journal: Journal, options: RunOptions, survey: Survey) -> Cancelled:
@@ -28,13 +37,15 @@ async def prepare(client: AsyncClient, journal: Journal, options: RunOptions, su
 
 
 def make_ready(survey: Survey, journal: Journal, options: RunOptions) -> None:
-    """Remove the rows of lines that are run again, and record IN and queue. Raises WriteFailed."""
+    """Remove the rows of lines that are run again, and record IN, queue and models. Raises WriteFailed."""
     if survey.redo and survey.moved:
         journal.leave_jobs()
         survey.left = dict(journal.left)
     if survey.dropped:
         journal.drop(survey.dropped)
     journal.go_on_with(survey.named, options.queue)
+    for queue, model in survey.served.items():
+        journal.serves(queue, model)
     if survey.retried:
         journal.retry(survey.retried)
 

@@ -6,8 +6,8 @@ Without it, a continued run would silently leave old answers to new questions in
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Set
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +18,29 @@ from millstream.batch.rows import marks
 from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, digest_of, parse, queue_of, read_row
 from millstream.batch.rows.faults import FaultCode, LineFault
 from millstream.batch.rows.models import Models
+from millstream.batch.running.on_change import OnChange
 from millstream.batch.running.run_options import RunOptions
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane
+from millstream.wire.state.queue_info import ModelIdentity
 
 SHOWN_LINES = 5
-
-
-class OnChange(StrEnum):
-    """The action if lines have changed since they were answered."""
-
-    STOP = "stop"
-    REDO = "redo"  # remove their rows, and run them again
-    KEEP = "keep"  # leave their rows as they are
 
 
 class Survey:
     """One pass over IN. Collects findings and decides nothing."""
 
     def __init__(
-        self, journal: Journal, options: RunOptions, *, retried: Set[bytes | int] = frozenset()
+        self,
+        journal: Journal,
+        options: RunOptions,
+        *,
+        retried: Set[bytes | int] = frozenset(),
+        served: Mapping[str, ModelIdentity] | None = None,
     ) -> None:
-        """`retried`: keys of the rows that are about to be removed from the error file."""
+        """`retried`: keys of the rows that are about to be removed from the error file. `served`: the models
+        that queues have now, of which the run has recorded one.
+        """
         self.lines = 0  # that are not blank
         self.work = False  # there is a line that a worker has to run
         self._models, self._changed_models = Models(), Models()
@@ -56,6 +57,9 @@ class Survey:
         begun = journal.begun
         self.other_model = begun.model is not None and journal.model not in (None, begun.model)
         self.other_queue = begun.source is not None and begun.queue != options.queue
+        self.served = served or {}
+        self.replaced: Counter[str] = Counter()  # lines of queues that have another model than before
+        self._before = journal.models
         self._begun, self._options = begun, options
         kept = {key: mark for key, mark in journal.failed.items() if key not in retried}
         self._rows = kept | journal.answered
@@ -141,7 +145,8 @@ class Survey:
         self.work = True
         if (own_id := self._under_way.get(row.digest)) is None:
             return
-        if self.other_model or self.left.get(own_id, row.queue) != row.queue:
+        elsewhere = self.other_model or self.left.get(own_id, row.queue) != row.queue
+        if elsewhere or self._is_replaced(row.queue):
             self.moved.add(own_id)
         if self.left.get(own_id) == row.queue:
             del self.left[own_id]
@@ -166,9 +171,18 @@ class Survey:
     def _moved(self, fields: Mapping[str, Any]) -> bool:
         """Whether another model would answer it now."""
         named = queue_of(fields)
-        return self.other_model or (
-            self.other_queue and (self._begun.queue or named) != self._options.queue_of(named)
-        )
+        queue = self._options.queue_of(named)
+        if self.other_model or (self.other_queue and (self._begun.queue or named) != queue):
+            return True
+        return self._is_replaced(queue)
+
+    def _is_replaced(self, queue: str) -> bool:
+        """Whether the model of a line's queue was replaced; counts the line."""
+        now = self.served.get(queue)
+        if now is None or not now.is_other(self._before.get(queue)):
+            return False
+        self.replaced[queue] += 1
+        return True
 
     def _changes(self, line: InputLine, key: bytes | int) -> None:
         if isinstance(key, int) or key in self._refused:
@@ -187,25 +201,25 @@ def begin(
     source: Path,
     journal: Journal,
     options: RunOptions,
-    on_change: OnChange = OnChange.STOP,
     *,
     named: str = "",
     retried: Set[bytes | int] = frozenset(),
+    served: Mapping[str, ModelIdentity] | None = None,
 ) -> Survey:
     """Compare IN with OUT; changes nothing there, see `preparing`.
 
     `named`: the name to record as IN if `source` is a copy. Raises InvalidRequest if lines have changed, or
     IN, queue or model are others, and `on_change` is "stop".
     """
-    survey = Survey(journal, options, retried=retried)
+    survey = Survey(journal, options, retried=retried, served=served)
     with InputFile(source) as lines:
         survey.take(lines)
     survey.named = named or str(source.resolve())
-    if on_change is not OnChange.KEEP:
+    if options.on_change is not OnChange.KEEP:
         _refuse_other_input(survey, journal)
-    if (survey.changed or survey.moved) and on_change is OnChange.STOP:
+    if (survey.changed or survey.moved) and options.on_change is OnChange.STOP:
         raise _stopped(survey, journal, options, str(source))
-    if on_change is OnChange.REDO:
+    if options.on_change is OnChange.REDO:
         survey.redo = True
         survey.work |= bool(survey.changed)
     return survey
@@ -235,6 +249,13 @@ def _stopped(survey: Survey, journal: Journal, options: RunOptions, source: str)
     if survey.other_model:
         return InvalidRequest(
             "model", journal.model, f"{journal.out} was begun with {begun.model!s:.200}. {answered}"
+        )
+    if survey.replaced:
+        queue, more = min(survey.replaced), len(survey.replaced) - 1
+        now, before = survey.served[queue], journal.models[queue]
+        others = f" (and {more:,} more of its queues have another model)" if more else ""
+        return InvalidRequest(
+            "model", now.name, f"queue {queue!r} now has {now}, and had {before} before{others}. {answered}"
         )
     if survey.other_queue or survey.moved:
         was = begun.queue or "each line's own"

@@ -34,6 +34,7 @@ from millstream.wire.messages.replies import CancelOutcome
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.state.dead import DeadLetter
 from millstream.wire.state.durability import Durability
+from millstream.wire.state.queue_info import ModelIdentity
 
 if TYPE_CHECKING:
     from millstream.batch.from_python import BatchFields
@@ -175,10 +176,13 @@ class AsyncClient:
 
         An interrupted run, called again with the same files, computes no line twice. Options: `queue` for all
         lines, overriding their `body.model`; `lane`, `tenant`; `keep_results` on the server when their rows
-        are on disk; `reuse` False computes equal lines each by itself; `on_change`: if lines have changed
-        since they were answered, "stop" raises InvalidRequest, "redo" answers them again, "keep" leaves their
-        rows; `retry_failed` tries the lines of the error file again, except those whose answers were cut,
-        which `retry_incomplete` does.
+        are on disk; `reuse` False computes equal lines each by itself; `on_change`: if lines, or their
+        queue's model, have changed since they were answered, "stop" raises InvalidRequest, "redo" answers
+        them again, "keep" leaves their rows; `retry_failed` tries the lines of the error file again, except
+        those whose answers were cut, which `retry_incomplete` does.
+
+        If a queue's model is replaced midway, "stop" and "redo" raise InvalidRequest before a row of the
+        other model is written; called again with "redo" or "keep", the run goes on.
 
         Raises InvalidRequest for files that cannot be used, Unavailable if the server stays silent, and
         QueueMismatch.
@@ -256,6 +260,12 @@ class AsyncClient:
         are None: see QueueStatus. Creates nothing.
         """
         return await queue_status(self._jobs)
+
+    async def queue_model(self) -> ModelIdentity:
+        """The queue's model: name and digest, both empty where no worker has recorded them. One short read;
+        creates nothing.
+        """
+        return await self._jobs.model()
 
     async def forget(self, job_id: str, *, keep_cached: bool = False) -> bool:
         """Delete an ended job's result and stream from the server; `keep_cached`: not what is kept of it for

@@ -34,6 +34,7 @@ from millstream.wire.messages.replies import CancelOutcome
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.state.dead import DeadLetter
 from millstream.wire.state.durability import Durability
+from millstream.wire.state.queue_info import ModelIdentity
 
 if TYPE_CHECKING:
     from millstream.batch.from_python import BatchFields
@@ -213,6 +214,10 @@ class Client:
     @_as(AsyncClient.queue_info)
     def queue_info(self) -> QueueStatus:
         return self._thread.run(self._client.queue_info())
+
+    @_as(AsyncClient.queue_model)
+    def queue_model(self) -> ModelIdentity:
+        return self._thread.run(self._client.queue_model())
 
     @_as(AsyncClient.forget)
     def forget(self, job_id: str, *, keep_cached: bool = False) -> bool:

@@ -144,6 +144,7 @@ def _journal_files(chance: Random) -> dict[str, bytes]:
         "out.run.jsonl": (
             {"run": "0123456789abcdef", "model": "m", "out": "out.jsonl"},
             {"in": "/in.jsonl", "queue": None, "model": "m"},
+            {"queue": "default", "model": "m", "model_digest": "ef" * 16},
             {"queue": "default", "jobs": ["ab" * 16, f"{'cd' * 16}.1"]},
             {"again": ["ab" * 16]},
             {"retried": "c"},

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.wire.messages.messages import ErrorInfo, Request, State
+from millstream.wire.state.queue_info import ModelIdentity
 from support.workers.hand_worker import HandJob, hand_worker
 
 CUT = "…"  # ends an answer that does not fulfil its request's response format
@@ -28,13 +29,16 @@ def shout(request: Request) -> str | ErrorInfo:
 
 
 class Answering:
-    """`answered` counts computations by job id. While `gate` is clear, nothing is answered."""
+    """`answered` counts computations by job id. While `gate` is clear, nothing is answered. `model`: that of
+    the answers from now on.
+    """
 
     def __init__(self, url: str, queue: str, answer: Answer) -> None:
         self.answered: Counter[str] = Counter()
         self.requests: dict[str, Request] = {}
         self.gate = threading.Event()
         self.gate.set()
+        self.model = ModelIdentity()
         self.after = 1_000_000  # answers, until the gate closes by itself
         self.full_stop = threading.Event()
         self._url, self._queue, self._answer = url, queue, answer
@@ -78,6 +82,7 @@ class Answering:
     async def _end(self, job: HandJob) -> None:
         self.answered[job.id] += 1
         self.requests[job.id] = job.request
+        job.worker.model = self.model
         answer = self._answer(job.request)
         if isinstance(answer, ErrorInfo):
             await job.end(State.FAILED, error=answer)

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 
 from millstream import AsyncClient, State, Submitted
 from millstream.wire.keys import GROUP, LANES, QueueKeys, ShardKeys
-from millstream_worker.service.service import Service
+from millstream_worker.service.service import CannotServe, Service
 from millstream_worker.service.wiring import Components
 from millstream_worker.settings import Settings
 from support.servers.servers import Server
@@ -114,6 +115,31 @@ async def serving(server: Server, model: str, **changes: Any) -> AsyncIterator[W
         yield Worker(service, registry, chosen.queue)
         if not running.done():
             service.drain()
+
+
+@contextlib.contextmanager
+def worker_thread(
+    server: Server, model: str, *, replace_model: bool = False, **changes: Any
+) -> Iterator[Service]:
+    """A service with a loop and a thread of its own, for commands under test; drained at the end. Its model
+    may be replaced before.
+    """
+    service = Service(settings(server, model, **changes), CollectorRegistry(), replace_model=replace_model)
+    loop = asyncio.new_event_loop()
+
+    def run() -> None:
+        with contextlib.suppress(CannotServe):
+            loop.run_until_complete(service.run())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield service
+    finally:
+        loop.call_soon_threadsafe(service.drain)
+        thread.join(60)
+        assert not thread.is_alive()
+        loop.close()
 
 
 @contextlib.contextmanager

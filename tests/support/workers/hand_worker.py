@@ -15,13 +15,14 @@ from redis.exceptions import ResponseError
 from millstream.wire import calls
 from millstream.wire.calls.upkeep import lane_entry
 from millstream.wire.connection import Endpoint
-from millstream.wire.keys import GROUP, ShardKeys
+from millstream.wire.keys import GROUP, QueueKeys, ShardKeys
 from millstream.wire.messages import codec
 from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta, FinishReason
 from millstream.wire.messages.messages import ErrorInfo, Request, Result, State, Usage
 from millstream.wire.messages.record import DELTA
 from millstream.wire.messages.replies import AppendOutcome, EndOutcome, LaneEntry
-from millstream.wire.state.queue_info import open_queue
+from millstream.wire.state.queue_info import ModelIdentity, open_queue, record_worker
+from millstream.wire.versions import TAKEN
 
 TTL_MS = 60_000
 
@@ -68,6 +69,8 @@ class HandJob:
             choices=(choice,),
             usage=Usage(prompt_tokens=1, output_tokens=len(whole)),
             error=error,
+            model=self.worker.model.name,
+            model_digest=self.worker.model.digest or None,
             attempts=self.attempt,
             metadata=self.request.metadata,
         )
@@ -95,13 +98,16 @@ class HandJob:
 
 
 class HandWorker:
-    """Of one shard of one queue. Takes what producers submitted, in the order of the lanes."""
+    """Of one shard of one queue. Takes what producers submitted, in the order of the lanes. Its results name
+    `model`.
+    """
 
     def __init__(self, redis: Redis, keys: ShardKeys, model_digest: str = "") -> None:
         self.redis = redis
         self.keys = keys
         self.model_digest = model_digest
         self.name = f"hand-{uuid4().hex[:8]}"
+        self.model = ModelIdentity()
 
     async def take(self) -> HandJob:
         """The next job, waiting for it."""
@@ -181,6 +187,16 @@ async def hand_worker(url: str, queue: str = "default", shard: int = 0) -> Async
         yield HandWorker(redis, info.keys(queue).shard(shard))
     finally:
         await redis.aclose()
+
+
+async def replace_model(url: str, model: ModelIdentity, queue: str = "default") -> None:
+    """In the queue's metadata, as a worker of this model does once it has loaded."""
+    async with Redis.from_url(url) as redis:
+        await open_queue(redis, queue)
+        recording = record_worker(
+            QueueKeys(queue), TAKEN, model=model.name, model_digest=model.digest, replace=True
+        )
+        await calls.run(redis, recording)
 
 
 def register(port: int, keys: ShardKeys, **fields: str) -> None:

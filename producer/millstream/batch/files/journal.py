@@ -29,6 +29,7 @@ from millstream.batch.files.runfile import Begun, RunFile, identity, line_digest
 from millstream.batch.files.written import is_answer, is_cut, is_failure, key_of
 from millstream.batch.rows import marks
 from millstream.errors import InvalidRequest
+from millstream.wire.state.queue_info import ModelIdentity
 
 __all__ = ["Journal", "WriteFailed"]
 
@@ -131,6 +132,11 @@ class Journal:
         return self._notes.begun
 
     @property
+    def models(self) -> Mapping[str, ModelIdentity]:
+        """The models that answer on the queues of a server, as far as they are known."""
+        return self._notes.models
+
+    @property
     def under_way(self) -> Mapping[str, str]:
         """Own ids of jobs that were submitted, or were about to be, and have no row; each with its queue."""
         return self._notes.under_way
@@ -161,6 +167,10 @@ class Journal:
     def go_on_with(self, source: str, queue: str | None) -> None:
         """Record the input and the queue, for the next run to compare."""
         self._notes.go_on_with(Begun(source, queue, self.model or self.begun.model))
+
+    def serves(self, queue: str, model: ModelIdentity) -> None:
+        """Record the model that answers on the queue from now on, if it is known."""
+        self._notes.serves(queue, model)
 
     def submits(self, queue: str, own_ids: Sequence[str]) -> None:
         """Record jobs before they are submitted: a killed run leaves no unknown job."""

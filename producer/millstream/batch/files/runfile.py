@@ -2,6 +2,9 @@
 
     {"run", "model", "out"}     the first row
     {"in", "queue", "model"}    what the run reads and where it sends its lines, whenever that changes
+    {"queue", "model", "model_digest"}
+                                the model that answers on this queue of a server, once it is known, and
+                                whenever the run goes on with another one
     {"queue", "jobs"}           written before these jobs are submitted, as `<digest>` or `<digest>.<try>`
     {"again": [<digest>]}       the next jobs of these lines are new ones: their last ones were cancelled, or
                                 their rows dropped, or are tried again
@@ -27,6 +30,7 @@ from typing import Any
 from uuid import uuid4
 
 from millstream.batch.files.rowfile import WriteFailed, append_to, rows_of, write_rows
+from millstream.wire.state.queue_info import ModelIdentity
 
 CHUNK_JOBS = 256  # in one row
 
@@ -37,7 +41,7 @@ class Begun:
 
     source: str | None = None
     queue: str | None = None  # of all lines; None: each line's own
-    model: str | None = None  # None: a server's, unknown here
+    model: str | None = None  # of the command's own worker; None: a server's, see `RunFile.models`
 
 
 class RunFile:
@@ -47,6 +51,7 @@ class RunFile:
         self.path = path
         self.run = ""
         self.begun = Begun()
+        self.models: dict[str, ModelIdentity] = {}  # by queue: the model that answers, if it is known
         self.under_way: dict[str, str] = {}  # own ids of jobs without a row, each with its queue
         self.left: dict[str, str] = {}  # own ids of jobs that no line asks for, each with its queue
         self._unfinished = False  # a jobs row follows the last row that says that all have ended
@@ -87,13 +92,16 @@ class RunFile:
         self.left.update(self.under_way)
         self.under_way.clear()
         self._again.clear()
+        self.models.clear()
         self.run, self.begun, self._unfinished = "", Begun(), False
 
     def read(self, ended: Callable[[str], bool]) -> None:
         """Read the rows. `ended` returns whether the line of a digest has its row."""
         last: dict[str, str] = {}  # by digest: the own id of a job without a row
         for row in rows_of(self.path, "run file", _is_note):
-            if "jobs" in row:
+            if "model_digest" in row:
+                self.models[row["queue"]] = ModelIdentity(row["model"], row["model_digest"])
+            elif "jobs" in row:
                 for job in row["jobs"]:
                     self._take_job(job, row["queue"], ended, last)
             elif "again" in row:
@@ -130,6 +138,13 @@ class RunFile:
         if begun != self.begun:
             self.begun = begun
             self._write({"in": begun.source, "queue": begun.queue, "model": begun.model}, sync=True)
+
+    def serves(self, queue: str, model: ModelIdentity) -> None:
+        """Record the model that answers on the queue from now on, if it is known."""
+        if model.digest and (queue not in self.models or model.is_other(self.models[queue])):
+            self.models[queue] = model
+            note = {"queue": queue, "model": model.name, "model_digest": model.digest}
+            self._write(note, sync=True)
 
     def own_id(self, digest: str) -> str:
         """The job's own id, which follows from the run, the line and the number of the try."""
@@ -203,6 +218,8 @@ def _left_rows(jobs: Mapping[str, str]) -> Iterator[dict[str, Any]]:
 
 
 def _is_note(row: Mapping[str, Any]) -> bool:
+    if "model_digest" in row:
+        return _are_texts([row.get("queue"), row.get("model"), row["model_digest"]])
     if "left" in row:
         return isinstance(row.get("queue"), str) and _are_texts(row["left"])
     if "settled" in row:

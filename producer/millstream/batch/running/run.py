@@ -30,6 +30,7 @@ from millstream.batch.rows.output_rows import (
 )
 from millstream.batch.running.clearing import Clearing
 from millstream.batch.running.equal_lines import EqualLines
+from millstream.batch.running.model_watch import ModelWatch
 from millstream.batch.running.run_options import RunOptions
 from millstream.batch.running.sending import Sending
 from millstream.batch.running.tally import Summary, Tally
@@ -60,7 +61,8 @@ class BatchRun:
         self._journal = journal
         self._client = client
         self._options = options or RunOptions()
-        self._sending = Sending(journal, self.tally, self._refused, self._options.patience)
+        self._models = ModelWatch(journal, self._options.on_change)
+        self._sending = Sending(journal, self.tally, self._models, self._refused, self._options.patience)
         self._clearing = Clearing(journal, self._options.clear_jobs)
         self._equal = EqualLines()
         self._group = asyncio.TaskGroup()
@@ -71,7 +73,9 @@ class BatchRun:
         self._last_s = 0.0
 
     async def run(self) -> Summary:
-        """Raises Unavailable if the server stops answering; a later run continues from there."""
+        """Raises Unavailable if the server stops answering, InvalidRequest if a queue's model is replaced and
+        its answers may not stand beside the others; a later run continues from there.
+        """
         try:
             async with self._group:
                 async for queue, rows in self._chunks():
@@ -202,7 +206,8 @@ class BatchRun:
     async def _complete(self, client: AsyncClient, rows: list[BatchLine]) -> None:
         """Submit these rows and write each one's output row when it ends.
 
-        A job of an earlier run that is cancelled was cancelled with that run: its line gets a new job.
+        A job of an earlier run that is cancelled was cancelled with that run: its line gets a new job; so
+        does one whose answer is of another model than the run's, if such lines are answered anew.
         """
         for attempt in range(1, MAX_ROUNDS + 1):
             found: set[str] = set()  # jobs of an earlier run
@@ -213,6 +218,10 @@ class BatchRun:
                 async for job_id, end in ended:
                     row = jobs.pop(job_id)
                     if attempt < MAX_ROUNDS and self._is_to_repeat(row, end, job_id in found):
+                        rows.append(row)
+                        continue
+                    if not await self._models.admits(client, end, again=attempt < MAX_ROUNDS):
+                        self._journal.cancelled([self._own_id(row)])
                         rows.append(row)
                         continue
                     await self._end(row, job_id, end)

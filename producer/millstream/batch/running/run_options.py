@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.batch.bodies.body_format import has_format
+from millstream.batch.running.on_change import OnChange
 from millstream.batch.running.sending import Patience
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane, QueueKeys
@@ -22,6 +23,7 @@ class RunOptions:
     tenant: str = ""
     keep_results: bool = False  # on the server until they expire, even if their rows are on disk
     response_format: Mapping[str, Any] | None = None  # OpenAI's, of lines that say nothing about theirs
+    on_change: OnChange = OnChange.STOP
     reuse: bool = True  # equal lines whose answers are not sampled are computed once
     # not the user's to choose
     window_bytes: int = 128 * 1024**2  # of input lines under way at once, however few they are

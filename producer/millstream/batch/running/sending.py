@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from millstream.batch.files.journal import Journal
 from millstream.batch.rows.batch_lines import BatchLine
+from millstream.batch.running.model_watch import ModelWatch
 from millstream.batch.running.tally import Tally
 from millstream.client.async_client import AsyncClient
 from millstream.client.submitting.requests import JobFields
@@ -34,12 +35,14 @@ class Sending:
         self,
         journal: Journal,
         tally: Tally,
+        models: ModelWatch,
         refused: Callable[[BatchLine, MillstreamError], None],
         patience: Patience,
     ) -> None:
         self.full: QueueFull | None = None
         self._journal = journal
         self._tally = tally
+        self._models = models
         self._refused = refused
         self._patience = patience
         self._reached = False  # the server has answered before
@@ -49,12 +52,14 @@ class Sending:
     ) -> dict[str, BatchLine]:
         """Submit; the jobs by id. Those of an earlier run are added to `found`.
 
-        Raises Unavailable if the server has not answered for `Patience.silence_s`, or never.
+        Raises Unavailable if the server has not answered for `Patience.silence_s`, or never, and
+        InvalidRequest before anything is sent to another model than the run's.
         """
         jobs: dict[str, BatchLine] = {}
         left = list(rows)
         silent_s: float | None = None  # since when
         first = True
+        await self._models.look(client)
         self._journal.submits(client.queue, [self._own_id(row) for row in rows])
         while True:
             again, silence, full = [], None, None
@@ -81,6 +86,7 @@ class Sending:
             first = False
             left, silent_s = again, self._silent_since(silence, silent_s)
             await asyncio.sleep(self._patience.again_s)
+            await self._models.look(client)
 
     async def _outcomes(self, client: AsyncClient, rows: Sequence[BatchLine]) -> list[Outcome]:
         """One for each row; a server that never answered is reported at once."""

@@ -11,8 +11,8 @@ import typer
 
 from millstream.batch.bodies.request_body import DEFAULT_QUEUE
 from millstream.batch.files.journal import Journal
+from millstream.batch.running.on_change import OnChange
 from millstream.batch.running.run_options import DEFAULT_WINDOW, RunOptions
-from millstream.batch.survey import OnChange
 from millstream.cli.batch.batch_cancel import cancel
 from millstream.cli.batch.batch_files import STANDARD, check_input, place_of
 from millstream.cli.batch.batch_run import Given, carry_out, report
@@ -124,11 +124,11 @@ def run(
                 lane=lane,
                 tenant=tenant,
                 keep_results=keep_results,
+                on_change=on_change,
                 reuse=not no_reuse,
                 response_format=None if schema is None else openai_schema(schema),
             ),
             client,
-            on_change,
             price_per_hour,
             retry_failed=retry_failed,
             retry_incomplete=retry_incomplete,

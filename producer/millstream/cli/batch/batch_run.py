@@ -11,11 +11,11 @@ from typing import Any
 from millstream.batch.bodies.request_body import DEFAULT_QUEUE
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
-from millstream.batch.preparing import make_ready, prepare
+from millstream.batch.preparing import make_ready, prepare, read_models
 from millstream.batch.running.run import BatchRun
 from millstream.batch.running.run_options import RunOptions
 from millstream.batch.running.tally import Summary
-from millstream.batch.survey import OnChange, Survey, begin
+from millstream.batch.survey import Survey, begin
 from millstream.cli.batch.batch_cancel import say_what_stays, settle_interrupt
 from millstream.cli.batch.batch_files import STANDARD, spooled
 from millstream.cli.batch.batch_watch import watched
@@ -28,6 +28,7 @@ from millstream.cli.embedded.stack import LocalModel, Stack, open_stack
 from millstream.client.async_client import AsyncClient
 from millstream.client.queue.options import ClientOptions
 from millstream.errors import MillstreamError
+from millstream.wire.state.queue_info import ModelIdentity
 
 NO_SERVER = "unix:///dev/null"  # for a run that sends nothing
 
@@ -41,7 +42,6 @@ class Given:
     local: LocalModel | None
     options: RunOptions
     client: ClientOptions
-    on_change: OnChange
     price_per_hour: float | None = None
     retry_failed: bool = False
     retry_incomplete: bool = False
@@ -54,7 +54,8 @@ def carry_out(given: Given, journal: Journal) -> Summary:
     lines = spooled(journal) if from_stdin else given.source
     named = str(STANDARD) if from_stdin else ""
     retried = journal.failures(failed=given.retry_failed, incomplete=given.retry_incomplete)
-    survey = begin(lines, journal, given.options, given.on_change, named=named, retried=retried)
+    served = _served(given.redis_url, journal)
+    survey = begin(lines, journal, given.options, named=named, retried=retried, served=served)
     _say_what_was_found(given, journal, survey)
     with _stack(given, survey) as stack, InputFile(lines) as rows:
         rows.total = survey.lines
@@ -66,6 +67,16 @@ def carry_out(given: Given, journal: Journal) -> Summary:
     if from_stdin:
         journal.spool.unlink(missing_ok=True)
     return summary
+
+
+def _served(redis_url: str | None, journal: Journal) -> dict[str, ModelIdentity]:
+    """The models of the queues of a given server, for the survey."""
+
+    async def read(url: str) -> dict[str, ModelIdentity]:
+        async with AsyncClient(url) as client:
+            return await read_models(client, journal)
+
+    return run_async(read(redis_url)) if redis_url and journal.models else {}
 
 
 def _say_what_was_found(given: Given, journal: Journal, survey: Survey) -> None:

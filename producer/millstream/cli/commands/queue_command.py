@@ -20,9 +20,9 @@ from millstream.cli.display.times import age, local
 from millstream.client.async_client import AsyncClient
 from millstream.client.queue.queue_status import LaneStatus, QueueStatus, WorkerStatus
 from millstream.errors import Unavailable
+from millstream.wire.state.queue_info import SHOWN_DIGEST
 
 REFRESH_S = 2.0
-SHOWN_DIGEST = 12  # characters
 NAMED_TENANTS = 5  # those with the most jobs
 NOTHING = "–"
 

@@ -34,7 +34,7 @@ from millstream.wire.messages.record import (
 )
 from millstream.wire.messages.replies import JobRecord, LogEntry
 from millstream.wire.state.heartbeat import read_workers
-from millstream.wire.state.queue_info import QueueInfo, open_queue, read_queue
+from millstream.wire.state.queue_info import ModelIdentity, QueueInfo, open_queue, read_queue
 from millstream.wire.versions import TAKEN
 
 READ_JOBS = 256  # records in one round trip
@@ -75,6 +75,12 @@ class QueueJobs:
             with self.session.reach():
                 self._info = await read_queue(self.session.redis, self.queue)
         return self._info or QueueInfo()
+
+    async def model(self) -> ModelIdentity:
+        """The model that the metadata name now; creates nothing."""
+        with self.session.reach():
+            info = await read_queue(self.session.redis, self.queue)
+        return (info or QueueInfo()).served
 
     async def full_ids(self, names: Iterable[str]) -> dict[str, str | None]:
         """The full ids of jobs, given by full or own ids; None: no job can have such an id."""

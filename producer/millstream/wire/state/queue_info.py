@@ -23,11 +23,28 @@ from millstream.wire.keys import QueueKeys, ShardKeys
 from millstream.wire.versions import TAKEN, Versions
 
 MOST_SHARDS = 1024  # each has a loop in every worker
+SHOWN_DIGEST = 12  # characters
 
 
 class PubSub(StrEnum):
     PLAIN = "plain"
     SHARDED = "sharded"  # Redis 7 and Valkey; needed in a Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """A checkpoint by its name and digest; empty: it is not known."""
+
+    name: str = ""
+    digest: str = ""
+
+    def is_other(self, known: ModelIdentity | None) -> bool:
+        """Whether both digests are known, and differ."""
+        return known is not None and bool(self.digest and known.digest) and self.digest != known.digest
+
+    def __str__(self) -> str:
+        """For messages."""
+        return f"{self.name:.200} ({self.digest[:SHOWN_DIGEST]})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +64,10 @@ class QueueInfo:
     @property
     def versions(self) -> Versions:
         return Versions(self.version_min, self.version_max)
+
+    @property
+    def served(self) -> ModelIdentity:
+        return ModelIdentity(self.model, self.model_digest)
 
     def keys(self, queue: str) -> QueueKeys:
         return QueueKeys(queue, sharded=self.pubsub is PubSub.SHARDED)

@@ -1,0 +1,13 @@
+"""What a batch run does with rows that a run would answer otherwise now."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class OnChange(StrEnum):
+    """The action if lines have changed since they were answered, or their queue's model has."""
+
+    STOP = "stop"
+    REDO = "redo"  # remove their rows, and run them again
+    KEEP = "keep"  # leave their rows as they are
