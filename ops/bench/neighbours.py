@@ -40,6 +40,7 @@ class Neighbour:
     """A running one."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
+        children.answer_of(process)  # it runs
         self._process = process
         self._rates: list[float] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -53,6 +54,13 @@ class Neighbour:
     def tokens_s(self) -> float | None:
         """Of an engine, on average over its times so far."""
         return sum(self._rates) / len(self._rates) if self._rates else None
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._reader.join()
+        with self._process:  # closes its pipes, and waits for it
+            pass
 
     def _read(self) -> None:
         with contextlib.suppress(AssertionError):  # it has ended
@@ -79,13 +87,11 @@ def neighbour(kind: str, assignment: Assignment | None = None) -> Iterator[Neigh
         env=own,
         start_new_session=True,
     )
+    running = Neighbour(process)
     try:
-        children.answer_of(process)  # it runs
-        yield Neighbour(process)
+        yield running
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        running.end()
 
 
 def _spin() -> None:
