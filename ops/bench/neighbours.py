@@ -137,11 +137,14 @@ def main() -> None:
     kind, *given = sys.argv[1:]
     _end_in_time()
 
+    answers = sys.stdout
+
     def say(**line: float) -> None:
-        print(json.dumps(line), flush=True)
+        print(json.dumps(line), file=answers, flush=True)
 
     if kind == "engine":
-        _engine(Assignment.from_json(given[0]), say)
+        with contextlib.redirect_stdout(sys.stderr):  # an engine's own lines
+            _engine(Assignment.from_json(given[0]), say)
     say()
     _spin() if kind == "spin" else _compile()
 
