@@ -89,7 +89,8 @@ class Settings(BaseSettings):
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Device to compute on: auto, cpu, cuda or cuda:N."""
     threads: int = Field(0, ge=0, le=1024)
-    """Number of CPU threads of the engine; 0 uses one per available physical core, or one beside a GPU."""
+    """Number of CPU threads of the engine; 0 uses one per available physical core, or one beside a GPU. While
+    other processes run on the cores, steps have fewer."""
     kv_memory: str = "auto"
     """Size of the KV cache: auto, bytes (2GiB) or a share of the free memory (0.6)."""
     block_size: int = Field(16, ge=1, le=1024)

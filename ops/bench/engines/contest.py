@@ -30,6 +30,7 @@ from ops.bench.models.checkpoints import cache, checkpoint, own_name
 from ops.bench.models.gguf_file import NotConvertible, gguf_file
 from ops.bench.models.shapes import SHAPES
 from ops.bench.models.size import ModelSize, size_of
+from ops.bench.neighbours import KINDS, neighbour
 from ops.bench.workloads import CPU_WORKLOADS, NAMES, make
 
 from millstream_worker.engine.runner.device.cpu_threads import available_cores
@@ -47,13 +48,36 @@ class Contest:
     options: argparse.Namespace
 
     def turns(self) -> dict[str, list[Turn]]:
-        """A B A B: each engine's turns, one for each repeat. One that failed gets no other."""
-        turns: dict[str, list[Turn]] = {engine: [] for engine in self.engines}
+        """A B A B: each engine's turns, one for each repeat. One that failed gets no other. With a neighbour,
+        each engine has a turn by itself, and then one beside it."""
+        turns: dict[str, list[Turn]] = {name: [] for name in self._entries()}
         for repeat in range(self.options.repeats):
-            for engine, taken in turns.items():
+            for (name, taken), (engine, kind) in zip(turns.items(), self._entries().values(), strict=True):
                 if not (taken and taken[-1].problem):
-                    taken.append(self._turn(engine, repeat))
+                    print(f"{self.model}, repeat {repeat + 1}: {name}", file=sys.stderr, flush=True)
+                    taken.append(
+                        self._turn_beside(kind, engine, repeat) if kind else self._turn(engine, repeat)
+                    )
         return turns
+
+    def _entries(self) -> dict[str, tuple[str, str | None]]:
+        """By its name in the tables, an engine and the kind of what runs beside it."""
+        kinds = [None, *filter(None, [self.options.beside])]
+        return {
+            f"{engine} beside {kind}" if kind else engine: (engine, kind)
+            for engine in self.engines
+            for kind in kinds
+        }
+
+    def _turn_beside(self, kind: str, engine: str, repeat: int) -> Turn:
+        own = Assignment(
+            "millstream", self.setup(), self.size.vocab_size, self.workloads, self.options.scale, 0, answer=""
+        )
+        with neighbour(kind, own) as running:
+            turn = self._turn(engine, repeat)
+        if running.tokens_s is not None:
+            print(f"the engine beside it: {running.tokens_s:,.0f} tokens/s", file=sys.stderr, flush=True)
+        return turn
 
     def comparisons(self, turns: dict[str, list[Turn]]) -> list[Comparison]:
         return [self._comparison(name, turns) for name in self.workloads]
@@ -66,7 +90,6 @@ class Contest:
                 setup = replace(setup, gguf=str(self._gguf()))
             except NotConvertible as error:
                 return Turn(problem=str(error))
-        print(f"{self.model}, repeat {repeat + 1}: {engine}", file=sys.stderr, flush=True)
         one = named(engine)
         assignment = Assignment(
             one.within, setup, self.size.vocab_size, self.workloads, options.scale, repeat, answer=""
@@ -181,6 +204,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--scale", type=float, default=1.0, help="share of the workload's rows")
     parser.add_argument("--repeats", type=int, default=1, help="turns of each engine; the fastest counts")
+    parser.add_argument("--beside", choices=KINDS, help="each engine also beside this, in turns of its own")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--threads", type=int, help="of each engine, on the CPU; unset: the cores available")
     parser.add_argument(

@@ -15,6 +15,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from ops.bench.measures import Run, best
 from ops.bench.models.checkpoints import checkpoint
 from ops.bench.models.shapes import SHAPES
 from ops.bench.models.size import ModelSize, size_of
+from ops.bench.neighbours import KINDS, neighbour
 from ops.bench.queued.stack import Stack, stack
 from ops.bench.workloads import NAMES, make
 
@@ -58,8 +60,9 @@ def main() -> None:
             queued: list[Queued] = []
             for repeat in range(options.repeats):
                 assignment = _assignment(folder, size, name, repeat, options)
-                alone.append(_alone(assignment, options.limit_s))
-                queued.append(through_queue(assignment, options.clients))
+                with neighbour(options.beside, assignment) if options.beside else nullcontext():
+                    alone.append(_alone(assignment, options.limit_s))
+                    queued.append(through_queue(assignment, options.clients))
             least_s = work_of(make(name, size.vocab_size, options.scale), size).least_s(limits)
             print(row(f"{model} {name.upper()}", alone, queued, least_s), flush=True)
 
@@ -135,6 +138,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the workload's rows")
     parser.add_argument("--repeats", type=int, default=1, help="of either side; the fastest counts")
     parser.add_argument("--clients", type=int, default=1, help="client processes")
+    parser.add_argument("--beside", choices=KINDS, help="what runs on the same cores, beside both sides")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--engine-threads", type=int, default=1)
     parser.add_argument("--settings", default="", help="of the engine on both sides: compile_model=on,…")

@@ -232,7 +232,9 @@ def test_cores_are_those_of_the_affinity_within_the_quota(
         return available_cores(groups(tmp_path, "0::/\n", {"cpu.max": quota}), tmp_path)
 
     assert cores("max 100000") == 4
-    assert cores("290000 100000") == 2
+    assert cores("290000 100000") == 3
+    assert cores("150000 100000") == 2
+    assert cores("149000 100000") == 1
     assert cores("10000 100000") == 1
 
 

@@ -27,9 +27,9 @@ def test_functions_get_their_arguments_in_order(library: Library) -> None:
         row[1 + len(kind) :] = -1
     calls[-1] = calls[0]
     calls[-1, 1] = -(2**40)
-    assert library.replay(calls.ctypes.data, len(calls))
+    assert library.replay(calls.ctypes.data, len(calls), 1)
     assert heard == [*(tuple(range(1, 1 + len(kind))) for kind in kinds), (-(2**40),)]
-    assert library.replay(calls.ctypes.data, 0)
+    assert library.replay(calls.ctypes.data, 0, 1)
     assert len(heard) == 4
 
 
@@ -40,5 +40,5 @@ def test_ends_at_a_call_that_throws(library: Library) -> None:
     throw = ctypes.CDLL("libstdc++.so.6")._ZSt17__throw_bad_allocv
     calls = np.zeros((3, 1 + library.replayed_arguments), np.int64)
     calls[:, 0] = [ctypes.cast(function, ctypes.c_void_p).value for function in (call, throw, call)]
-    assert not library.replay(calls.ctypes.data, 3)
+    assert not library.replay(calls.ctypes.data, 3, 1)
     assert heard == [1]

@@ -27,6 +27,7 @@ from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord
 from millstream_worker.engine.runner.cuda_graphs.steps import GraphLimits
 from millstream_worker.engine.runner.device.cpu_threads import use_threads
+from millstream_worker.engine.runner.device.free_cores import FreeCores
 from millstream_worker.engine.runner.device.gpu import Gpu, gpu_of, settle
 from millstream_worker.engine.runner.forward import Eager, Forward
 from millstream_worker.engine.runner.kv.host_swap import HostSwap, copied_blocks, copy_bytes, open_swap
@@ -98,7 +99,8 @@ def _build(
     eager = Eager(loaded, storage, sampler.last_tokens, mark)
     width = min(-(-info.context_length // config.block_size), info.blocks)
     limits = GraphLimits(config.max_rows, config.max_step_tokens, width, room.step_bytes)
-    runner = Runner(_forward(config, limits, eager, compilation, findings), sampler, mark, swap)
+    cores = FreeCores(torch.get_num_threads()) if device.type == "cpu" else None
+    runner = Runner(_forward(config, limits, eager, compilation, findings), sampler, mark, swap, cores)
 
     def compiled_later() -> None:
         eager.reconnect()

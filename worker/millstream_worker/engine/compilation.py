@@ -19,6 +19,7 @@ from millstream_worker.engine.progress import Mark
 from millstream_worker.engine.protocol.config import EngineConfig, cache_folder
 from millstream_worker.engine.runner.compiled.cache import CompileCache
 from millstream_worker.engine.runner.compiled.compile import CannotCompile, compile_model
+from millstream_worker.engine.runner.device.cpu_threads import use_threads
 from millstream_worker.engine.runner.kv.pool_size import free_bytes
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.self_check.findings import Findings
@@ -76,6 +77,10 @@ class Compilation:
         return CompileCache(cache_folder(self.config.cache_dir), self.loaded)
 
     def _compile_between_steps(self, finish: Callable[[], None], step_s: float) -> None:
+        if not self._on_gpu:
+            use_threads(
+                self.config.threads
+            )  # the code is made for so many; `FreeCores` may have chosen fewer
         free = self.free(self.loaded.device)
         if free < _ROOM:
             self._go_without(f"compiling needs {_ROOM >> 30} GiB of memory, {free / 2**30:.1f} GiB are free")

@@ -194,11 +194,13 @@ def engine_environment(environment: Mapping[str, str], threads: int) -> dict[str
     """The engine's environment, with defaults for its threads' waiting and its memory; existing values win.
     OpenMP and glibc read these when the process starts, so they have to be set before.
 
-    Threads that spin on take the cores from everybody else; threads that sleep at once pay a wake-up for
-    every operation. Measured with two threads on two cores, output tokens/s of a 135M shape: no spinning 433,
-    5,000 turns 630, OpenMP's own policy 510; on a quiet machine 20,000 turns gave 5 % more than 5,000, and no
-    less when others took the cores. glibc returns the large tensors of a step to the kernel, and gets them
-    again one page fault at a time: with memory kept, 32 rows decoded 1.18 times as fast, long prompts 1.09.
+    Threads that spin on between two parallel regions take the cores from everybody else; threads that sleep
+    at once pay a wake-up for every operation. A replayed step is one region, whose threads look for work of
+    their own (`native/src/pieces.h`); this is for prompts, models that are not compiled, and between two
+    steps. Measured with two threads on two cores, output tokens/s of a 135M shape before there were such
+    steps: no spinning 433, 5,000 turns 630, OpenMP's own policy 510, 20,000 turns 5 % more than 5,000.
+    glibc returns the large tensors of a step to the kernel, and gets them again one page fault at a time:
+    with memory kept, 32 rows decoded 1.18 times as fast, long prompts 1.09.
     """
     waiting = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "GOMP_SPINCOUNT": "20000"}
     chosen = {"OMP_NUM_THREADS": str(threads)} if threads else {}

@@ -11,6 +11,7 @@ from types import TracebackType
 import torch
 
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
+from millstream_worker.engine.runner.device.free_cores import FreeCores
 from millstream_worker.engine.runner.forward import Forward
 from millstream_worker.engine.runner.kv.host_swap import HostSwap
 from millstream_worker.engine.runner.sampling.sampler import SampledTensors, Sampler
@@ -37,11 +38,14 @@ class Runner:
         sampler: Sampler,
         mark: Mark = lambda: None,
         swap: HostSwap | None = None,
+        cores: FreeCores | None = None,
     ) -> None:
+        """`cores`: chooses the number of threads, where steps are computed on the CPU."""
         self.model = model
         self._sampler = sampler
         self._mark = mark
         self._swap = swap
+        self._cores = cores
 
     @torch.inference_mode()
     def forward(self, plan: Plan) -> Launched:
@@ -52,9 +56,17 @@ class Runner:
                 self._sampler.load(load)
             if self._swap is not None:
                 self._swap.apply(plan)
-            logits = self.model.run(plan)
+            logits = self._run(plan)
         self._mark()
         return Launched(plan, logits)
+
+    def _run(self, plan: Plan) -> torch.Tensor:
+        if self._cores is None:
+            return self.model.run(plan)
+        self._cores.begin_step()
+        logits = self.model.run(plan)
+        self._cores.end_step()
+        return logits
 
     @torch.inference_mode()
     def sample(self, launched: Launched, masks: TokenMasks | None = None) -> None:

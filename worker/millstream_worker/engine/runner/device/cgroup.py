@@ -47,6 +47,12 @@ class ControlGroups:
                 quotas.append(quota[0] / period[0])
         return min(quotas) if quotas else None
 
+    def throttled_s(self) -> float:
+        """How long a quota has held up this process' groups, on all processors together."""
+        held_up = [_stat(folder, "throttled_usec", "cpu.stat") / 1e6 for folder in self._folders("")]
+        held_up += [_stat(folder, "throttled_time", "cpu.stat") / 1e9 for folder in self._folders("cpu")]
+        return max(held_up, default=0.0)
+
     def _folders(self, controller: str) -> Iterator[Path]:
         """The group of this process and all above it, of a version 1 controller or ("") of version 2."""
         try:
@@ -71,9 +77,9 @@ def _numbers(file: Path) -> list[int]:
     return [] if "max" in words else [int(word) for word in words]
 
 
-def _stat(folder: Path, name: str) -> int:
+def _stat(folder: Path, name: str, file: str = "memory.stat") -> int:
     try:
-        lines = (folder / "memory.stat").read_text().splitlines()
+        lines = (folder / file).read_text().splitlines()
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.split()[0] == name), 0)

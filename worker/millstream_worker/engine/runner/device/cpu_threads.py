@@ -1,9 +1,8 @@
 """How many threads torch computes with on the CPU.
 
-More threads than free cores make a step many times slower, as each team waits for its last member: with two
-threads on two busy cores a job took nine times as long as with one. Whoever starts the engine's process also
-sets OMP_WAIT_POLICY=PASSIVE for it: OpenMP reads that once, when torch is imported, and a team that spins
-while it waits takes the cores from all others.
+More threads than cores make a step slower, as each parallel region waits for its last thread. Whoever starts
+the engine's process also says how its threads wait between regions, see `engine_environment`: OpenMP reads
+that once, when torch is imported. While others take cores, `FreeCores` has steps computed by fewer threads.
 """
 
 from __future__ import annotations
@@ -27,10 +26,11 @@ def use_threads(threads: int) -> int:
 
 def available_cores(groups: ControlGroups | None = None, cpus: Path = _CPUS) -> int:
     """Cores this process may use, at least 1: those of its CPU affinity (hyperthreads of one core count once)
-    within its control groups' quota."""
+    within its control groups' quota, of which half a core counts as one: two threads that are held up for a
+    quarter of the time compute more than one."""
     cores = _cores_of(_affinity(), cpus)
     quota = (groups or ControlGroups()).cpu_quota()
-    return cores if quota is None else max(1, min(cores, int(quota)))
+    return cores if quota is None else max(1, min(cores, int(quota + 0.5)))
 
 
 def _affinity() -> set[int]:

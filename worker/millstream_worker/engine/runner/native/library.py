@@ -44,8 +44,8 @@ MultiplyCodes = Callable[..., None]
 MostLikely = Callable[[int, int, int, int, int | None, int | None, int, int, int, int], None]
 # logits, their count in a row, and from one row to the next; rows, their count, bits, words of a row, threads
 Mask = Callable[[int, int, int, int, int, int, int, int], None]
-# Address of int64 [calls, 1 + replayed_arguments], calls; whether none of them threw an exception.
-Replay = Callable[[int, int], bool]
+# Address of int64 [calls, 1 + replayed_arguments], calls, threads; whether none of them threw an exception.
+Replay = Callable[[int, int, int], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Library:
         self.mask: dict[torch.dtype, Mask] = {
             dtype: self._entry(name, _MASKING) for dtype, name in _MASKED.items()
         }
-        self.replay: Replay = self._entry("replay", [c_void_p, c_int64], c_bool)
+        self.replay: Replay = self._entry("replay", [c_void_p, c_int64, c_int32], c_bool)
         self.replayed_arguments: int = self._entry("replayed_arguments", [], c_int32)()  # 0: it cannot
         # As "tiles", "pairs" or "float32"; where there is a choice between the last two, they were timed.
         self.bfloat16_products: str = self._entry("bfloat16_products", [], c_char_p)().decode()

@@ -6,8 +6,9 @@ rows of the 135M shape, whose weights push it out of the caches. Measure with `p
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +30,7 @@ MOST_TOKENS = 96  # so many rows, some with several tokens that their grammars f
 _TOKEN_BYTES = 2**19  # of what a step keeps in between, beside the logits
 _ROUNDED = 4  # tokens, and logits, of steps that do more than decode: they come in many sizes
 _PASSED = 2  # steps of a size before one is recorded, as some come once
-_MARKED = 64  # calls, between two of which progress is marked
+_MARKED = 512  # calls, the layers of most models, between which progress is marked and the threads' team ends
 _OFF = "CPU replay is off"  # in the log
 
 
@@ -56,9 +57,9 @@ class RecordedStep:
 def replay_calls(library: Library, step: RecordedStep, mark: Callable[[], None] = lambda: None) -> bool:
     """Compute the step, of the inputs that are in their places; `mark` is called on the way. False where a
     call failed: called from Python it says why."""
-    begin, size = step.calls.ctypes.data, step.calls.strides[0]
+    begin, size, threads = step.calls.ctypes.data, step.calls.strides[0], torch.get_num_threads()
     for first in range(0, len(step.calls), _MARKED):
-        if not library.replay(begin + first * size, min(_MARKED, len(step.calls) - first)):
+        if not library.replay(begin + first * size, min(_MARKED, len(step.calls) - first), threads):
             return False
         mark()
     return True
@@ -121,6 +122,7 @@ class CpuReplay:
         self._recorder = recorder
         self._mark = eager.mark
         self._most_tokens = MOST_TOKENS
+        self._threads = torch.get_num_threads()
         try:
             self._workspace = Workspace(workspace_bytes(loaded.vocab_size))
         except MemoryError as error:
@@ -205,7 +207,7 @@ class CpuReplay:
         recorder = self._recorder(
             self._workspace, (*self._lasting, *inputs), self._library.replayed_arguments
         )
-        with recorder.recording():
+        with recorder.recording(), _threads(self._threads):  # calls keep the number
             logits = self._loaded.logits(*inputs)
         if not self._workspace.holds(logits):
             raise CannotReplay("the logits are not ours")
@@ -218,3 +220,14 @@ class CpuReplay:
         complete = replay_calls(self._library, step)
         if not complete or not torch.equal(step.logits.view(torch.uint8), expected.view(torch.uint8)):
             raise CannotReplay("a replayed step has another answer")
+
+
+@contextlib.contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """Others may take cores now, and none when the calls are made again."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

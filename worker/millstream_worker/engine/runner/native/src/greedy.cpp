@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "masks.h"
+#include "pieces.h"
 
 namespace {
 
@@ -67,12 +68,11 @@ template <class Whole>
 void choose(const Whole* logits, Whole infinity, int64_t count, int64_t size, int64_t stride, const int32_t* masks,
             const uint32_t* bits, int64_t words, int64_t* tokens, bool* broken, int threads) {
     const Whole minus_infinity = infinity | std::numeric_limits<Whole>::min();
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t row = 0; row < count; ++row) {
+    one_by_one(count, threads, [&](int64_t row) {
         const uint32_t* own = masks && masks[row] >= 0 ? bits + masks[row] * words : nullptr;
         const Numbers<Whole> numbers{logits + row * stride, size, own, minus_infinity};
         tokens[row] = first_of_highest(numbers, infinity, broken[row]);
-    }
+    });
 }
 
 }  // namespace

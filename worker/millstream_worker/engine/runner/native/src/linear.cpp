@@ -2,6 +2,7 @@
 // Those of bfloat16 are multiplied with rows of their own type, or with those of float32, which is exact.
 // A row's sums are made in one order whatever other rows there are: it gets the same alone and among many.
 #include "panel_tiles.h"
+#include "pieces.h"
 #include "rates.h"
 #include "scratch.h"
 
@@ -67,22 +68,22 @@ struct Product {
     }
 
     void compute_panels(int64_t chunks, int across, int threads) const {
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-        for (int64_t item = 0; item < chunks * across; ++item)
+        one_by_one(chunks * across, threads, [&](int64_t item) {
             compute(item / across * ROWS, int(item % across) * PANEL, outputs);
+        });
     }
 
-    // Few rows: each thread reads an equal share of the weights.
+    // Few rows: each thread reads an equal share of the weights, in pieces of whole panels.
     void compute_shares(int threads) const {
-        const int64_t groups = parts_of(outputs, GROUP);
-#pragma omp parallel for schedule(static) num_threads(threads)
-        for (int share = 0; share < threads; ++share) {
-            const int first = int(groups * share / threads) * GROUP;
-            const int end = std::min(int(groups * (share + 1) / threads) * GROUP, outputs);
+        const Span groups{0, parts_of(outputs, GROUP)};
+        in_pieces(threads, PIECES, [&](int share, int piece, bool) {
+            const Span own = groups.part(share, threads);
+            const int first = int(own.first) * GROUP, end = std::min(int(own.end) * GROUP, outputs);
+            const Span panels = Span{first / PANEL, parts_of(end, PANEL)}.part(piece, PIECES);
             for (int64_t row = 0; row < count; row += ROWS)
-                for (int column = first; column < end; column += PANEL - column % PANEL)
-                    compute(row, column, end);
-        }
+                for (int64_t panel = panels.first; panel < panels.end; ++panel)
+                    compute(row, std::max(int(panel) * PANEL, first), std::min(int(panel + 1) * PANEL, end));
+        });
     }
 
     // For up to ROWS rows, what one panel has of the outputs [column, end).
@@ -148,9 +149,9 @@ void multiply_widened(const void* rows, const void* panels, const void* bias, vo
     for (int64_t first = 0; first < count; first += most) {
         const int64_t some = std::min(most, count - first);
         const auto* from = static_cast<const uint16_t*>(rows) + first * in;
-#pragma omp parallel for schedule(static) num_threads(threads) if (some >= ROWS)
-        for (int64_t row = 0; row < some; ++row)
-            for (int64_t n = row * in; n < (row + 1) * in; ++n) wider[n] = widened(from[n]);
+        in_spans(some, some >= ROWS ? threads : 1, [&](Span rows) {
+            for (int64_t n = rows.first * in; n < rows.end * in; ++n) wider[n] = widened(from[n]);
+        });
         multiply_all<Halves>(wider, panels, bias, static_cast<uint16_t*>(to) + first * outputs, some, in,
                              outputs, threads);
     }

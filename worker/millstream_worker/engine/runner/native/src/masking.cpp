@@ -1,14 +1,15 @@
 // Masks of grammars on logits: a bit of 0 makes a logit -inf.
 #include "masks.h"
+#include "pieces.h"
 
 namespace {
 
 template <class Whole>
 void mask(Whole* logits, int64_t size, int64_t stride, const int32_t* rows, int64_t count, const uint32_t* bits,
           int64_t words, Whole minus_infinity, int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t place = 0; place < count; ++place)
+    one_by_one(count, threads, [&](int64_t place) {
         mask_row(logits + rows[place] * stride, size, bits + place * words, minus_infinity);
+    });
 }
 
 }  // namespace

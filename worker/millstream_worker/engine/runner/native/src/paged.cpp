@@ -4,6 +4,7 @@
 // Linked without an OpenMP runtime on purpose: it finds the one that torch has loaded, and its thread team.
 // No key or value beyond a row's length is read: what a block's last user left there need not be cleared.
 
+#include "pieces.h"
 #include "rates.h"
 #include "tile.h"
 
@@ -198,22 +199,24 @@ template <class P, class C>
 void attend(const Layer& layer, const Step& step, const Strided<typename P::Stored>& query,
             const Strided<typename P::Stored>& key, const Strided<typename P::Stored>& value,
             const float* sinks, typename P::Stored* out) {
-#pragma omp parallel num_threads(step.threads)
-    {
-#pragma omp for schedule(static)
-        for (int token = 0; token < step.tokens; ++token) {
+    if (step.tokens == 0) return;
+    in_spans(step.tokens, step.threads, [&](Span tokens) {
+        for (int token = int(tokens.first); token < tokens.end; ++token) {
             const int64_t slot = step.slots[token];
             put<C>(key, layer.keys, layer.key_scales, layer.key_dim, layer, slot, token);
             put<C>(value, layer.values, layer.value_scales, layer.value_dim, layer, slot, token);
         }
-#pragma omp for schedule(dynamic, step.together)
-        for (int item = 0; item < step.piece_count * layer.kv_heads; ++item)
+    });
+    const int heads = step.piece_count * layer.kv_heads;
+    one_by_one((heads + step.together - 1) / step.together, step.threads, [&](int64_t some) {
+        const int first = int(some) * step.together;
+        for (int item = first; item < std::min(first + step.together, heads); ++item)
             attend_piece<P, C>(layer, step, step.pieces[item / layer.kv_heads], item % layer.kv_heads, query,
                                sinks, out);
-#pragma omp for schedule(dynamic)
-        for (int item = 0; item < step.split_count; ++item)
-            join(layer, step, step.splits[item], sinks, out);
-    }
+    });
+    if (step.split_count > 0)
+        one_by_one(step.split_count, step.threads,
+                   [&](int64_t split) { join(layer, step, step.splits[split], sinks, out); });
 }
 
 }  // namespace

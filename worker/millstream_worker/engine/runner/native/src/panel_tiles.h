@@ -5,6 +5,7 @@
 #pragma once
 
 #include "amx.h"
+#include "pieces.h"
 #include "scratch.h"
 
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
@@ -21,17 +22,20 @@ public:
 
     // Few rows: each thread reads an equal share of the weights, else some shares, whichever is free.
     void compute_all(int64_t count, int threads) const {
+        const int64_t across = (outputs_ + PANEL - 1) / PANEL;
+        if (count <= PANEL)
+            return in_spans(across, threads, [&](Span panels) {
+                compute(0, int(count), int(panels.first), int(panels.end));
+            });
         const int chunk = std::clamp(CHUNK_BYTES / (2 * in_), 4 * PANEL, 16 * PANEL) / PANEL * PANEL;
         const int64_t chunks = (count + chunk - 1) / chunk;
-        const int64_t across = (outputs_ + PANEL - 1) / PANEL;
-        const int64_t each = count <= PANEL ? 1 : std::clamp<int64_t>(across / (TOGETHER * threads), 1, 4);
+        const int64_t each = std::clamp<int64_t>(across / (TOGETHER * threads), 1, 4);
         const int64_t shares = std::min<int64_t>(across, each * threads);
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-        for (int64_t item = 0; item < chunks * shares; ++item) {
-            const int64_t first = item / shares * chunk, share = item % shares;
-            compute(first, int(std::min<int64_t>(chunk, count - first)), int(across * share / shares),
-                    int(across * (share + 1) / shares));
-        }
+        one_by_one(chunks * shares, threads, [&](int64_t item) {
+            const int64_t first = item / shares * chunk;
+            const Span panels = Span{0, across}.part(item % shares, shares);
+            compute(first, int(std::min<int64_t>(chunk, count - first)), int(panels.first), int(panels.end));
+        });
     }
 
 private:

@@ -6,6 +6,7 @@
 // Scales and offsets lie as [out / 16][in / group][16] in float16. What is missing of 32 inputs, or 16 outputs,
 // is 0. Rows become codes of 8 bits with one scale for 32 of them. A row gets the same whoever shares its step:
 // sums within a group are exact, and groups are added up in one order.
+#include "pieces.h"
 #include "quantized_rows.h"
 #include "whole_tiles.h"
 
@@ -49,52 +50,51 @@ struct Product {
         : given(given), rows{parts_of(given.in, GROUP), PER, Codes::ZERO + zero} {}
 
     void compute_all(int threads) {
-        if (panels() < OWN * threads) return compute_together(threads);
-#pragma omp parallel for schedule(static) num_threads(threads)
-        for (int share = 0; share < threads; ++share) Product(*this).compute_alone(share, threads);
+        const bool alone = panels() >= OWN * threads;
+        take_room();
+        for (int64_t first = 0; first < given.count; first += SLAB) {
+            const int count = int(std::min<int64_t>(SLAB, given.count - first));
+            alone ? compute_alone(first, count, threads) : compute_together(first, count, threads);
+        }
     }
 
     int panels() const { return parts_of(given.outputs, PANEL); }
 
-    void compute_alone(int share, int threads) {
-        take_room();
-        for_slabs([&](int64_t first, int count) {
-            for (int row = 0; row < count; ++row) quantise(first, row);
-            compute_share(first, count, share, threads);
+    // Each thread quantises all rows into memory of its own.
+    void compute_alone(int64_t first, int count, int threads) const {
+        in_pieces(threads, PIECES, [&](int share, int piece, bool begins) {
+            Product own(*this);
+            own.take_room();
+            if (begins)
+                for (int row = 0; row < count; ++row) own.quantise(first, row);
+            own.compute_piece(first, count, share, threads, piece);
         });
     }
 
-    void compute_together(int threads) {
-        take_room();
-#pragma omp parallel num_threads(threads)
-        for_slabs([&](int64_t first, int count) {
-#pragma omp for schedule(static)
-            for (int row = 0; row < count; ++row) quantise(first, row);
-#pragma omp for schedule(static)
-            for (int share = 0; share < threads; ++share) compute_share(first, count, share, threads);
+    void compute_together(int64_t first, int count, int threads) const {
+        in_spans(count, threads, [&](Span rows) {
+            for (int64_t row = rows.first; row < rows.end; ++row) quantise(first, int(row));
+        });
+        in_pieces(threads, PIECES, [&](int share, int piece, bool) {
+            compute_piece(first, count, share, threads, piece);
         });
     }
 
+    // A thread's memory stays as it is between two pieces of one work.
     void take_room() {
         static thread_local Scratch scratch;
         rows.take(scratch, int(std::min<int64_t>(given.count, SLAB)));
-    }
-
-    template <class Use>
-    void for_slabs(Use use) const {
-        for (int64_t first = 0; first < given.count; first += SLAB)
-            use(first, int(std::min<int64_t>(SLAB, given.count - first)));
     }
 
     void quantise(int64_t first, int row) const {
         rows.quantise(row, given.rows + (first + row) * given.in, given.in);
     }
 
-    void compute_share(int64_t first, int count, int share, int threads) const {
-        const int begin = panels() * int64_t(share) / threads, end = panels() * int64_t(share + 1) / threads;
+    void compute_piece(int64_t first, int count, int share, int threads, int piece) const {
+        const Span own = Span{0, panels()}.part(share, threads).part(piece, PIECES);
         for (int row = 0; row < count; row += CHUNK)
-            for (int panel = begin; panel < end; ++panel)
-                compute(first, row, std::min(count, row + CHUNK), panel);
+            for (int64_t panel = own.first; panel < own.end; ++panel)
+                compute(first, row, std::min(count, row + CHUNK), int(panel));
     }
 
     void compute(int64_t first, int row, int end, int panel) const {

@@ -1,8 +1,9 @@
 // Calls that were made once, made again: of functions that take addresses and whole numbers, and answer nothing.
 // A function may be passed more than it takes, and wider numbers than it reads: on Linux both lie in registers
 // and slots of eight bytes, which it leaves alone.
-#include <cstdint>
 #include <utility>
+
+#include "pieces.h"
 
 namespace {
 
@@ -20,17 +21,36 @@ void make(const Call& call, std::index_sequence<N...>) {
     reinterpret_cast<void (*)(Argument<N>...)>(call.function)(call.arguments[N]...);
 }
 
-}  // namespace
-
-// Whether all of them were made; false after the first that threw an exception, as compiled code does with an
-// index that is out of bounds.
-extern "C" bool replay(const Call* calls, int64_t count) {
+bool make_all(const Call* calls, int64_t count) {
     try {
         for (int64_t n = 0; n < count; ++n) make(calls[n], std::make_index_sequence<ARGUMENTS>());
     } catch (...) {
         return false;
     }
     return true;
+}
+
+}  // namespace
+
+// Whether all of them were made; false after the first that threw an exception, as compiled code does with an
+// index that is out of bounds. All calls share one parallel region, and what compiled code has of its own are
+// computed by this thread: to begin and end some hundred regions a step is to wait for all threads as often.
+extern "C" bool replay(const Call* calls, int64_t count, int threads) {
+    Team team(threads);
+    bool complete = false;
+    const int levels = omp_get_max_active_levels();
+    if (threads == 1) omp_set_max_active_levels(0);
+#pragma omp parallel num_threads(threads)
+    if (const int member = omp_get_thread_num(); member > 0) {
+        team.help(member);
+    } else {
+        leading = &team;
+        complete = make_all(calls, count);
+        leading = nullptr;
+        team.end();
+    }
+    omp_set_max_active_levels(levels);
+    return complete;
 }
 
 // Most arguments of a call; 0 where calls cannot be made so.
