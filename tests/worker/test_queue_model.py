@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,6 +105,18 @@ async def _end_of(service: Service) -> str:
     with pytest.raises(CannotServe) as ended:
         await service.run()
     return str(ended.value)
+
+
+async def test_a_worker_that_cannot_serve_replaces_nothing(
+    client: AsyncClient, redis_client: Redis, work: Work, tmp_path: Path
+) -> None:
+    async with work():
+        assert await answer(client, "w1", 2) == counted(2, 2)
+        mine = await digest_of(redis_client)
+        with pytest.raises(CannotServe, match="tokenizer"):
+            await replacing(work, **OTHER, tokenizer=tmp_path).run()
+        assert await digest_of(redis_client) == mine
+        assert await answer(client, "w1", 2) == counted(2, 2)
 
 
 async def test_two_signals_end_a_replaced_worker_as_any_other(client: AsyncClient, work: Work) -> None:

@@ -4,6 +4,7 @@ leaves alone those whose message version this worker does not take. Admission de
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from uuid import uuid4
 
@@ -153,6 +154,7 @@ class Starting:
         if others:
             await self.leave(shard, others)
             self._refused()
+            await asyncio.sleep(_LOOK_S)  # they are free at once, also for this worker
         if len(again) == len(entries) and again[0][1] is not None:
             self._not_started(len(again), again[0][1])
         return [entry for entry, _ in again]

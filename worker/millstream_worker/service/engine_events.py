@@ -44,12 +44,12 @@ class EngineEvents:
 
     async def ready(self, info: EngineInfo) -> None:
         """Raises Unusable if the queue has another model, or this one's tokenizer cannot be used."""
-        await self._queue_model.record(info)
-        self._metrics.engine_ready(info)
         try:
             served = await self._model.load(info)
         except TokenizerUnusable as error:
             raise Unusable(str(error)) from error
+        await self._queue_model.record(info)  # last: who replaces a model can serve
+        self._metrics.engine_ready(info)
         self._model.publish(served)
         self._capacity.update(EngineStats(free_rows=info.max_rows, blocks_free=info.blocks))  # it is empty
 

@@ -48,7 +48,7 @@ class QueueModel:
         self._stop = stop
         self._watch = watch
         self._replace = replace
-        self._digest = ""  # recorded for this worker
+        self._digest = ""  # recorded for this worker; empty again once it was replaced
         self._refused = False  # a shard has refused a start since `keep` last looked
 
     @property
@@ -73,27 +73,32 @@ class QueueModel:
         queue. Ends this worker's work if its model was replaced. Raises QueueMismatch if the queue was
         created anew with other settings.
         """
-        stored = await self._open()
-        if self._digest and not stored.model_digest:  # written by an older worker, or before this one's
-            call = record_worker(
-                QueueKeys(self._queue), TAKEN, model=self._info.model, model_digest=self._digest
-            )
+        digest, refused = self._digest, self._refused
+        self._refused = False  # one that comes from here on is looked at by the next run
+        try:
+            stored = await self._open()
+        except BaseException:
+            self._refused |= refused
+            raise
+        if not digest or digest != self._digest:  # recorded meanwhile
+            return
+        if not stored.model_digest:  # written by an older worker, or before this one's
+            call = record_worker(QueueKeys(self._queue), TAKEN, model=self._info.model, model_digest=digest)
             stored = await calls.run(self._consumer.redis, call)
-        if _is_other(stored, self._digest):
+        if _is_other(stored, digest):
             self._give_way(stored)
-        elif self._refused:
-            self._refused = False
+        elif refused:
             await self._serve()
 
     def _give_way(self, stored: QueueInfo) -> None:
-        self._info = stored
-        if not self.replaced:
+        self._info, self._digest = stored, ""  # from now on it is the other's
+        _log.warning("model replaced", queue=self._queue, model=stored.model)
+        if not self._stop.limited.is_set():  # else it is asked to end anyway
             self.replaced = (
                 f"queue {self._queue!r} now has another model, {stored.model}: this worker takes no more of "
                 "its jobs"
             )
-            _log.warning("model replaced", queue=self._queue, model=stored.model)
-            self._stop.asked.set()
+        self._stop.asked.set()
 
     async def _check(self, model: str, digest: str) -> None:
         stored = await self._open()

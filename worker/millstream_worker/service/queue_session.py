@@ -166,10 +166,10 @@ class QueueSession:
 
     async def _end_on_failure(self) -> None:
         await self.components.supervisor.failed.wait()
-        self._stop.drain()
+        self._stop.end()
         self.components.table.changed.notify()
 
     async def _end_when_empty(self) -> None:
         for intake in self.components.intakes:
             await intake.empty.wait()
-        self._stop.drain()
+        self._stop.end()

@@ -16,9 +16,13 @@ class StopSignal:
     limited: asyncio.Event = field(default_factory=asyncio.Event)
     hurried: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def drain(self) -> None:
-        """Stop taking work, end when the running jobs are done. A second time: release them, end now."""
-        if self.limited.is_set():
-            self.hurried.set()
+    def end(self) -> None:
+        """Stop taking work, end when the running jobs are done or the grace period is over."""
         self.limited.set()
         self.asked.set()
+
+    def drain(self) -> None:
+        """The operator's `end`. A second time: release the running jobs, end now."""
+        if self.limited.is_set():
+            self.hurried.set()
+        self.end()

@@ -31,7 +31,6 @@ P = ParamSpec("P")
 log = logging.getLogger(__name__)
 SHORT_BYTES = 64 * 1024  # read in the loop: a MiB takes up to 0.6 s
 PROCESSES = 2
-_TRIES = 2  # in a process: the first may have ended for another's sake
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +44,7 @@ class InputReader:
         self._metrics = metrics
         self._pool: ProcessPoolExecutor | None = None  # made when it is needed
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by tenant
+        self._alone = asyncio.Lock()  # of bodies whose process has ended
         self._since_pause = 0  # bytes read in the loop
         self._known: set[str] = set()  # places that were logged
 
@@ -83,7 +83,7 @@ class InputReader:
             log.error("a request cannot be read; it fails: %s", trace)
 
     def close(self) -> None:
-        """What is being read is not waited for."""
+        """Nothing more is read; what is being read is waited for when the gateway's process ends."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -98,18 +98,28 @@ class InputReader:
         """A tenant has one body there at a time, and so all tenants their turns."""
         turn = self._turns.setdefault(tenant, asyncio.Lock())
         async with turn:
-            for _ in range(_TRIES):
-                pool = self._pool = self._pool or _new_pool()
-                try:
-                    return await asyncio.wrap_future(pool.submit(_guarded, reading))
-                except BrokenProcessPool:
-                    if self._pool is pool:
-                        self._pool = None
+            pool = self._pool = self._pool or _new_pool(PROCESSES)
+            try:
+                return await asyncio.wrap_future(pool.submit(_guarded, reading))
+            except BrokenProcessPool:  # perhaps by another body
+                if self._pool is pool:
+                    self._pool = None
+            async with self._alone:
+                return await _read_alone(reading)
+
+
+async def _read_alone(reading: Callable[[], T]) -> T | _Raised:
+    pool = _new_pool(1)
+    try:
+        return await asyncio.wrap_future(pool.submit(_guarded, reading))
+    except BrokenProcessPool:
         return _Raised("an end of its process", "the process that read it has ended")
+    finally:
+        pool.shutdown(wait=False)
 
 
-def _new_pool() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(PROCESSES, get_context("spawn"), _prepare)
+def _new_pool(processes: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(processes, get_context("spawn"), _prepare)
 
 
 def _guarded(reading: Callable[[], T]) -> T | _Raised:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from millstream_worker.engine.runner.checkpoint.checkpoint import Checkpoint
 DIGEST_HEX = 32
 _HEAD_BYTES = 16 * 2**20  # of a GGUF file, hashed whole: its metadata with vocabulary and template is there
 _PIECES, _PIECE_BYTES = 64, 2**16  # hashed of the rest, evenly spread, and the end
-_SAMPLES, _SAMPLE_BYTES = 512, 1024  # of a folder's weights: each tensor has some, up to so many tensors
+_SAMPLES, _SAMPLE_BYTES = 256, 1024  # of a folder's weights by their sizes, beside one of each tensor
 _OF_TOKENIZERS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "chat_template.jinja", "chat_template.json",
@@ -32,8 +31,10 @@ def digest_of(checkpoint: Checkpoint) -> str:
     if checkpoint.source.is_file():
         return digest_of_file(checkpoint.source)[:DIGEST_HEX]
     digest = hashlib.sha256()
-    config = json.loads((checkpoint.folder / "config.json").read_bytes())
-    digest.update(json.dumps(_relevant(config), sort_keys=True).encode())
+    for name in ("config.json", "generation_config.json"):
+        if (checkpoint.folder / name).is_file():
+            config = json.loads((checkpoint.folder / name).read_bytes())
+            digest.update(json.dumps(_relevant(config), sort_keys=True).encode())
     for part in _weights(checkpoint.folder):
         digest.update(part)
     for name in _OF_TOKENIZERS:
@@ -72,22 +73,24 @@ def _weights(folder: Path) -> Iterator[bytes]:
         for file in folder.glob("*.safetensors")
         for name, tensor, (start, end) in _tensors(file)
     )
-    stride, each = max(1, len(tensors) // _SAMPLES), max(1, _SAMPLES // max(1, len(tensors)))
-    for number, (name, dtype, shape, file, start, end) in enumerate(tensors):
+    whole = sum(end - start for *_, start, end in tensors)
+    for name, dtype, shape, file, start, end in tensors:
         yield f"\0{name}\0{dtype}\0{shape}\0".encode()
-        if number % stride == 0:
-            yield from _samples(file, start, end, each)
+        yield from _samples(file, start, end, 1 + _SAMPLES * (end - start) // max(1, whole))
 
 
 def _tensors(file: Path) -> Iterator[tuple[str, dict[str, Any], tuple[int, int]]]:
     """The tensors of a safetensors file by its header, each with its place in the file."""
     with file.open("rb") as data:
-        (size,) = struct.unpack("<Q", data.read(8))
+        size = int.from_bytes(data.read(8), "little")
         header = json.loads(data.read(size))
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            start, end = tensor["data_offsets"]
-            yield name, tensor, (8 + size + start, 8 + size + end)
+    try:
+        for name, tensor in header.items():
+            if name != "__metadata__":
+                start, end = tensor["data_offsets"]
+                yield name, tensor, (8 + size + start, 8 + size + end)
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError(f"{file.name} is no whole safetensors file: {error!r}") from error
 
 
 def _samples(file: Path, start: int, end: int, count: int) -> Iterator[bytes]:

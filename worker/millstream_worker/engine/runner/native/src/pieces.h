@@ -48,6 +48,11 @@ public:
     // Computes pieces until none is left to take.
     void take_part(int member) {
         uint32_t latest = 0;
+        take_part(member, latest);
+    }
+
+    // The same; `latest` is the number of the work of which the thread has computed a piece last.
+    void take_part(int member, uint32_t& latest) {
         for (int n = 0; n < members_; ++n)
             while (take_piece(shares_[(member + n) % members_], latest)) {}
     }
@@ -60,10 +65,10 @@ public:
 
     // By the others: takes part in each work until there will be no other.
     void help(int member) {
-        for (uint32_t seen = 0; seen != OVER;) {
+        for (uint32_t seen = 0, latest = 0; seen != OVER;) {
             wait([&] { return newest_.load(std::memory_order_acquire) != seen; });
             seen = newest_.load(std::memory_order_acquire);
-            if (seen != OVER) take_part(member);
+            if (seen != OVER) take_part(member, latest);
         }
     }
 

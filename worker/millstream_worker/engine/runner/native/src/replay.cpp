@@ -39,7 +39,7 @@ extern "C" bool replay(const Call* calls, int64_t count, int threads) {
     Team team(threads);
     bool complete = false;
     const int levels = omp_get_max_active_levels();
-    if (threads == 1) omp_set_max_active_levels(0);
+    omp_set_max_active_levels(threads > 1 ? 1 : 0);  // whatever the environment says
 #pragma omp parallel num_threads(threads)
     if (const int member = omp_get_thread_num(); member > 0) {
         team.help(member);
