@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from support.workers.counting_worker import lasting_keys, leftovers
+from support.workers.counting_worker import leftovers
 from support.workers.word_engine import DAMAGE
 
 from chaos import marks
@@ -66,7 +66,7 @@ async def judge(arena: Arena) -> list[Violation]:
 async def nothing_left(arena: Arena) -> list[Violation]:
     """The load is over and the workers are gone."""
     lines = [line for shard in arena.shards for line in await leftovers(arena.admin, shard)]
-    stay = {QueueKeys(arena.queue).meta, *(key for shard in arena.shards for key in lasting_keys(shard))}
+    stay = {QueueKeys(arena.queue).meta, *(key for shard in arena.shards for key in shard.lasting)}
     for node in await arena.nodes():
         lasting = [key.decode() async for key in node.scan_iter() if await node.ttl(key) == -1]
         lines += [f"{key} stays for ever" for key in lasting if key not in stay and not key.startswith(FILES)]

@@ -71,4 +71,4 @@ class Inspector:
     @property
     def _lasting(self) -> set[str]:
         shard = self._shard
-        return {self._queue.meta, shard.held_bytes, shard.dead, *shard.lanes}
+        return {self._queue.meta, *shard.lasting}

@@ -132,6 +132,11 @@ class ShardKeys:
         """Hash: `digest` of the queue's model, where scripts of the shard can read it."""
         return f"{self.tag}:model"
 
+    @property
+    def lasting(self) -> set[str]:
+        """Keys that may stay after all jobs have ended and were forgotten."""
+        return {self.held_bytes, self.dead, self.model, *self.lanes}
+
     def worker(self, name: str) -> str:
         return f"{self.tag}:worker:{name}"
 

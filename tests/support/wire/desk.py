@@ -224,7 +224,7 @@ class Desk:
             if name in lanes:
                 assert await self.redis.xlen(name) == 0
                 assert (await self.redis.xpending(name, GROUP))["pending"] == 0
-            elif name not in (self.keys.held_bytes, self.keys.dead):
+            elif name not in self.keys.lasting:
                 assert await self.redis.pttl(name) > 0, f"{name} would stay for ever"
 
     async def sweep_stale(self) -> None:

@@ -184,7 +184,7 @@ async def assert_nothing_left(redis: Any, queue: str = "default", shards: int = 
     keys = QueueKeys(queue)
     left = [line for shard in range(shards) for line in await leftovers(redis, keys.shard(shard))]
     lasting = {key.decode() for key in [key async for key in redis.scan_iter()] if await redis.ttl(key) == -1}
-    stay = {keys.meta, *(key for shard in range(shards) for key in lasting_keys(keys.shard(shard)))}
+    stay = {keys.meta, *(key for shard in range(shards) for key in keys.shard(shard).lasting)}
     assert not left + sorted(lasting - stay)
 
 
@@ -202,11 +202,6 @@ async def leftovers(redis: Any, shard: ShardKeys) -> list[str]:
         sizes[f"entries in {lane}"] = await redis.xlen(lane)
         sizes[f"pending in {lane}"] = await _pending(redis, lane)
     return [f"{shard.tag}: {size} {what}" for what, size in sizes.items() if size]
-
-
-def lasting_keys(shard: ShardKeys) -> set[str]:
-    """What a shard may keep for ever."""
-    return {shard.held_bytes, shard.dead, shard.model, *shard.lanes}
 
 
 async def _pending(redis: Any, lane: str) -> int:

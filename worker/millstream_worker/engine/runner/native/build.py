@@ -30,7 +30,7 @@ _COMPILERS = ("g++", "clang++", "c++")
 _GUARDED = Path(__file__).with_name("guarded.py")
 _UNDER_WAY = "compiling-"
 _ABANDONED_S = 3600.0
-_PATIENCE_S = 60.0  # an engine that loads for longer without a sign of life is given up
+_PATIENCE_S = 100.0  # an engine that loads for longer without a sign of life is given up
 
 
 class CannotBuild(Exception):
