@@ -13,7 +13,13 @@ from millstream.errors import ProtocolError, QueueMismatch
 from millstream.wire import calls
 from millstream.wire.connection.access import refusal
 from millstream.wire.keys import QueueKeys, ShardKeys
-from millstream.wire.state.queue_info import QueueInfo, open_queue, record_worker, serve_model
+from millstream.wire.state.queue_info import (
+    ModelIdentity,
+    QueueInfo,
+    open_queue,
+    record_worker,
+    serve_model,
+)
 from millstream.wire.timing import Backoff, within
 from millstream.wire.versions import TAKEN
 from millstream_worker.engine.protocol.config import EngineInfo
@@ -85,7 +91,7 @@ class QueueModel:
         if not stored.model_digest:  # written by an older worker, or before this one's
             call = record_worker(QueueKeys(self._queue), TAKEN, model=self._info.model, model_digest=digest)
             stored = await calls.run(self._consumer.redis, call)
-        if _is_other(stored, digest):
+        if ModelIdentity(self._info.model, digest).is_other(stored.served):
             self._give_way(stored)
         elif refused:
             await self._serve()
@@ -102,7 +108,7 @@ class QueueModel:
 
     async def _check(self, model: str, digest: str) -> None:
         stored = await self._open()
-        if not self._replace and _is_other(stored, digest):
+        if not self._replace and ModelIdentity(model, digest).is_other(stored.served):
             raise self._unusable(stored, model)
 
     async def _record(self, info: EngineInfo) -> None:
@@ -115,7 +121,7 @@ class QueueModel:
             replace=self._replace,
         )
         stored = await calls.run(self._consumer.redis, call)
-        if _is_other(stored, info.digest):
+        if ModelIdentity(info.model, info.digest).is_other(stored.served):
             raise self._unusable(stored, info.model)
         self._info, self._digest = stored, info.digest
         self._replace = False  # once: it may be replaced itself before its engine starts again
@@ -161,8 +167,3 @@ class QueueModel:
             "a queue has one model. Name another --queue, or start this worker with --replace-model: workers "
             "of the other model then take no more jobs"
         )
-
-
-def _is_other(stored: QueueInfo, digest: str) -> bool:
-    """Whether both digests are known, and differ."""
-    return bool(stored.model_digest and digest) and stored.model_digest != digest
