@@ -16,16 +16,23 @@ from prometheus_client import CollectorRegistry
 from support.gateway import HELLO, Gateway
 
 from millstream.batch.bodies.request_body import BatchEndpoint
+from millstream.batch.rows.batch_lines import BatchRow
+from millstream.client.queue.ended_job import EndedJob
 from millstream.errors import InvalidRequest
+from millstream.gateway.batch_work.finished_rows import UNREADABLE, ended_row
 from millstream.gateway.batch_work.input_stream import input_lines
 from millstream.gateway.batch_work.line_reader import read_line
+from millstream.gateway.batches.batch_record import RowKind
+from millstream.gateway.generating.answering import whole_body
 from millstream.gateway.generating.asked_generation import read_generation
 from millstream.gateway.identity.keyring import ANYBODY
-from millstream.gateway.services.input_reader import SHORT_BYTES, InputReader
+from millstream.gateway.services.cpu_executor import SHORT_BYTES, CpuExecutor
 from millstream.gateway.web.gateway_metrics import GatewayMetrics
 from millstream.wire.loop_gaps import TICK_S, LoopGaps
-from millstream.wire.messages.codec import pack
-from millstream.wire.messages.messages import read_request
+from millstream.wire.messages.choices import Choice, TokenLogprob, TopLogprob
+from millstream.wire.messages.codec import encode, pack
+from millstream.wire.messages.messages import Result, read_request
+from millstream.wire.messages.record import JOB_FIELDS, job_record
 
 LONGEST_S = 0.2
 TRIES = 5  # a busy machine has gaps of its own
@@ -59,6 +66,13 @@ ASKED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+def ended_with(result: bytes) -> EndedJob:
+    fields = dict.fromkeys(JOB_FIELDS) | {"state": b"completed", "lane": b"batch", "result": result}
+    record = job_record("0-a", list(fields.values()))
+    assert record is not None
+    return EndedJob(record, ())
+
+
 Clock = Callable[[], float]
 
 
@@ -83,8 +97,8 @@ async def shortest_gap(read: Callable[[], Awaitable[object]], clock: Clock = tim
 
 
 @pytest.fixture(scope="module")
-def reading() -> Iterator[InputReader]:
-    made = InputReader(GatewayMetrics(CollectorRegistry()))
+def executor() -> Iterator[CpuExecutor]:
+    made = CpuExecutor(GatewayMetrics(CollectorRegistry()))
     yield made
     made.close()
 
@@ -123,30 +137,56 @@ def endpoint_of(raw: bytes) -> BatchEndpoint:
 
 
 @pytest.mark.parametrize("name", [*ASKED, *LONG_ONES])
-async def test_no_request_keeps_the_loop_of_a_gateway_standing(name: str, reading: InputReader) -> None:
+async def test_no_request_keeps_the_loop_of_a_gateway_standing(name: str, executor: CpuExecutor) -> None:
     raw = LONG_ONES.get(name) or json.dumps({"messages": HELLO, **ASKED[name]}).encode()
     endpoint = endpoint_of(raw)
-    read = partial(reading.read, "acme", read_generation, raw, endpoint, ANYBODY)
+    read = partial(executor.run, "acme", len(raw), read_generation, raw, endpoint, ANYBODY)
     assert await shortest_gap(read) < LONGEST_S
 
 
 @pytest.mark.parametrize("name", ["messages", "token ids"])
-async def test_nor_does_a_line_of_a_batch(name: str, reading: InputReader) -> None:
+async def test_nor_does_a_line_of_a_batch(name: str, executor: CpuExecutor) -> None:
     endpoint = endpoint_of(LONG_ONES[name])
     line = b'{"custom_id":"a","url":"%s","body":%s}' % (endpoint.encode(), LONG_ONES[name])
-    read = partial(reading.read, "acme", read_line, line, 1, endpoint, "acme")
+    read = partial(executor.run, "acme", len(line), read_line, line, 1, endpoint, "acme")
     assert await shortest_gap(read) < LONGEST_S
 
 
-async def test_nor_do_short_lines_without_number(reading: InputReader) -> None:
+async def test_nor_do_short_lines_without_number(executor: CpuExecutor) -> None:
     line = json.dumps({"custom_id": "a", "url": "/v1/chat/completions", "body": {"messages": HELLO * 800}})
 
     async def read_many() -> None:
         for _ in range(20):
-            await reading.read("acme", read_line, line.encode(), 1, "/v1/chat/completions", "acme")
+            data = line.encode()
+            await executor.run("acme", len(data), read_line, data, 1, "/v1/chat/completions", "acme")
 
     assert len(line) < SHORT_BYTES
     assert await shortest_gap(read_many) < LONGEST_S
+
+
+def long_end() -> EndedJob:
+    top = tuple(TopLogprob(token_id=number, token=" a", logprob=-1.5) for number in range(20))
+    one = TokenLogprob(token_id=0, token=" a", logprob=-1.5, top=top)
+    choice = Choice(text="a", token_ids=(0,) * 3000, logprobs=(one,) * 3000, finish_reason="length")
+    return ended_with(encode(Result(choices=(choice,))))
+
+
+@pytest.mark.parametrize("write", [whole_body, ended_row])
+async def test_nor_does_a_long_answer(write: Callable[..., Any], executor: CpuExecutor) -> None:
+    ended = long_end()
+    assert LONG < ended.size < 2 * LONG
+    row = BatchRow(1, "a", BatchEndpoint.CHAT, "default", "0" * 64)
+    args = (ended, BatchEndpoint.CHAT, {}) if write is whole_body else (row, ended)
+    work = partial(executor.run, "acme", ended.size, write, *args)
+    made = await work()
+    assert len(made if isinstance(made, bytes) else made.data) > ended.size
+    assert await shortest_gap(work) < LONGEST_S
+
+
+def test_an_answer_that_cannot_be_read_is_the_fault_of_its_row_alone() -> None:
+    row = BatchRow(1, "a", BatchEndpoint.CHAT, "default", "0" * 64)
+    made = ended_row(row, ended_with(b"\xc1"))
+    assert (made.kind, json.loads(made.data)["error"]["code"]) == (RowKind.ERROR, UNREADABLE)
 
 
 async def test_nor_do_line_feeds() -> None:

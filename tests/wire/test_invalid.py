@@ -156,10 +156,17 @@ OF_TOOLS: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [GET], "sampling": {"min_tokens": 3}}, "tools", "min_tokens 3"),
     ({"tools": [GET], "sampling": {"ignore_eos": True}}, "tools", "ignore_eos True"),
 ]
-DEEP_CALL = {"id": "c", "function": {"name": "f", "arguments": nested(65)}}
+
+
+def calling(arguments: str) -> dict[str, Any]:
+    call = {"id": "c", "function": {"name": "f", "arguments": arguments}}
+    return {"messages": [{"role": "a", "tool_calls": [call]}]}
+
+
+ARGUMENTS = "messages.0.tool_calls.0.function.arguments"
 OF_TOOLS += [
-    ({"messages": [{"role": "a", "tool_calls": [DEEP_CALL]}]},
-     "messages.0.tool_calls.0.function.arguments", "more than 64 deep; shorten them, or leave the call out"),
+    (calling(nested(65)), ARGUMENTS, "more than 64 deep; shorten them, or leave the call out"),
+    (calling(f"[{'{},' * 2**16}1]"), ARGUMENTS, "have 65537 opening brackets, 65536 at most; shorten them"),
     ({"chat_template_kwargs": {"a": json.loads(nested(64))}}, "chat_template_kwargs", "more than 64 deep"),
 ]  # fmt: skip
 HELLO = [{"role": "user", "content": "hi"}]

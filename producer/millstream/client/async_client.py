@@ -212,7 +212,7 @@ class AsyncClient:
         record = await self._jobs.record(job_id)
         if not record.state.terminal:
             raise await self._jobs.not_ready(record.job_id, record.state)
-        return _value(await self._jobs.conclude(record))
+        return _value((await self._jobs.ended(record)).read())
 
     async def wait(self, job_id: str, timeout_s: float | None = None) -> Result:
         """Wait for the job's end. Raises what `result` raises; NotReady after `timeout_s`."""

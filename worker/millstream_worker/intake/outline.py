@@ -7,15 +7,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import msgpack
-
 from millstream.errors import ProtocolError
 from millstream.wire.messages import codec
 from millstream.wire.messages.messages import Request
 
 _STAND_INS: dict[str, Any] = {"prompt": "-", "messages": [{"role": "user", "content": "-"}], "token_ids": [0]}
 _NIL = 0xC0
-_MOST_NAME_BYTES = 64
 _MOST_FIELD_BYTES = 512 * 1024  # no field of ours beside the input takes more
 # msgpack: the first byte of a text or list with a length field, and that field's bytes
 _LENGTH_BYTES = {0xD9: 1, 0xDA: 2, 0xDB: 4, 0xDC: 2, 0xDD: 4}
@@ -35,37 +32,25 @@ class Outline:
 
 def outline(payload: bytes) -> Outline | None:
     """None for a message that is not valid: decoding it will say why."""
-    reader = msgpack.Unpacker(
-        max_buffer_size=max(1, len(payload)), max_str_len=_MOST_NAME_BYTES, max_bin_len=0, max_array_len=0,
-        max_map_len=0, max_ext_len=0,
-    )  # fmt: skip
     try:
-        reader.feed(payload)
-        return _outline(reader, payload)
-    except (ValueError, TypeError, IndexError, RecursionError, msgpack.exceptions.UnpackException):
-        return None
-    except ProtocolError:
+        return _outline(payload)
+    except (ValueError, IndexError, ProtocolError):
         return None
 
 
-def _outline(reader: msgpack.Unpacker, payload: bytes) -> Outline | None:
+def _outline(payload: bytes) -> Outline | None:
     inputs: list[tuple[str, int, int]] = []
     kept: list[bytes] = []
-    for _ in range(reader.read_map_header()):
-        start = reader.tell()
-        name = reader.unpack()
-        value = reader.tell()
-        reader.skip()
-        if name in _STAND_INS and payload[value] != _NIL:
-            inputs.append((name, _length(payload, value, a_list=name != "prompt"), reader.tell()))
-        elif reader.tell() - start <= _MOST_FIELD_BYTES:
-            kept.append(payload[start : reader.tell()])
-    if len(inputs) != 1 or reader.tell() != len(payload):
+    for one in codec.spans(payload):
+        if one.name in _STAND_INS and payload[one.value] != _NIL:
+            inputs.append((one.name, _length(payload, one.value, a_list=one.name != "prompt"), one.end))
+        elif one.end - one.start <= _MOST_FIELD_BYTES:
+            kept.append(payload[one.start : one.end])
+    if len(inputs) != 1:
         return None
     [(field, size, end)] = inputs
-    kept += [codec.pack(field), codec.pack(_STAND_INS[field])]
-    header: bytes = msgpack.Packer().pack_map_header(len(kept) - 1)
-    return Outline(field, size, end, codec.decode(Request, header + b"".join(kept)))
+    kept.append(codec.pack(field) + codec.pack(_STAND_INS[field]))
+    return Outline(field, size, end, codec.decode(Request, codec.joined(kept)))
 
 
 def _length(payload: bytes, at: int, *, a_list: bool) -> int:

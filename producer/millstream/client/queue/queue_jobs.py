@@ -6,15 +6,12 @@ import contextlib
 import time
 from collections.abc import Iterable, Sequence
 
+from millstream.client.queue.ended_job import EndedJob, with_remedy
 from millstream.client.queue.session import NEVER, Session
 from millstream.client.streaming.cursor import START, Cursor
 from millstream.client.streaming.reader import PAGE_ENTRIES
 from millstream.errors import (
     AccessDenied,
-    JobCancelled,
-    JobError,
-    JobExpired,
-    JobFailed,
     NotFound,
     NotReady,
     ProtocolError,
@@ -22,20 +19,17 @@ from millstream.errors import (
 )
 from millstream.wire import calls
 from millstream.wire.keys import LOOK, QueueKeys, ShardKeys, full_id, shard_of
-from millstream.wire.messages.codec import MAX_RESULT_BYTES, decode
-from millstream.wire.messages.messages import ErrorInfo, Result, State
+from millstream.wire.messages.messages import State
 from millstream.wire.messages.record import (
     JOB_FIELDS,
     job_record,
     job_state,
     log_entry,
-    partial_result,
     read_job,
 )
 from millstream.wire.messages.replies import JobRecord, LogEntry
 from millstream.wire.state.heartbeat import read_workers
 from millstream.wire.state.queue_info import ModelIdentity, QueueInfo, open_queue, read_queue
-from millstream.wire.versions import TAKEN
 
 READ_JOBS = 256  # records in one round trip
 LOOK_S = 5.0  # between two checks for workers of a shard
@@ -175,7 +169,7 @@ class QueueJobs:
     async def unreadable(self, job_id: str, error: ProtocolError) -> ProtocolError:
         """`error`, with a remedy if the job is of a version that this client does not read."""
         record = await self._read_one(await self.keys(job_id), job_id)
-        return error if record is None else _upgrade(record, error)
+        return error if record is None else with_remedy(record, error)
 
     async def tail(self, job_id: str, place: Cursor) -> tuple[list[LogEntry], State | None]:
         """A page of the log from `place` on, inclusive, and the job's state just before."""
@@ -218,32 +212,7 @@ class QueueJobs:
         self._served[keys] = time.monotonic(), served
         return served
 
-    async def conclude(self, record: JobRecord) -> Result | JobError:
-        """A terminal job's outcome; without a stored result (cancelled, expired), the text of its log."""
-        try:
-            if record.result is not None:
-                result = decode(Result, record.result, MAX_RESULT_BYTES)
-            else:
-                log, _ = await self.whole(record.job_id)
-                result = partial_result(record, log)
-        except ProtocolError as unread:
-            raise _upgrade(record, unread) from unread
-        match record.state:
-            case State.FAILED:
-                error = result.error or ErrorInfo(code="unknown", message="the worker gave no reason")
-                return JobFailed(record.job_id, error.code, error.message, result)
-            case State.CANCELLED:
-                return JobCancelled(record.job_id, result)
-            case State.EXPIRED:
-                return JobExpired(record.job_id, result)
-            case _:
-                return result
-
-
-def _upgrade(record: JobRecord, error: ProtocolError) -> ProtocolError:
-    if record.version in TAKEN:
-        return error
-    return ProtocolError(
-        f"{record.job_id} is of message version {record.version}, and this client takes {TAKEN}: upgrade it "
-        f"({error})"
-    )
+    async def ended(self, record: JobRecord) -> EndedJob:
+        """A terminal job as it is stored: without a result (cancelled, expired), with its log."""
+        log = [] if record.result is not None else (await self.whole(record.job_id))[0]
+        return EndedJob(record, tuple(log))

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
 
+from millstream.client.queue.ended_job import EndedJob
 from millstream.client.queue.options import check_wait
 from millstream.client.queue.queue_jobs import READ_JOBS, QueueJobs
 from millstream.errors import JobError, NotFound
@@ -25,7 +26,7 @@ POLLS_PER_S = 2000  # at most, over all jobs
 READ_BYTES = 16 * 1024**2  # of results in one round trip, or one result
 FEW_JOBS = 4  # read without checking their sizes
 
-Ended = tuple[str, Result | JobError]
+Ended = tuple[str, EndedJob | JobError]
 
 
 class Ends:
@@ -55,11 +56,20 @@ class Ends:
 
 async def as_completed(
     jobs: QueueJobs, names: Iterable[str], timeout_s: float | None, poll_s: tuple[float, float] = POLL_S
-) -> AsyncGenerator[Ended, None]:
+) -> AsyncGenerator[tuple[str, Result | JobError], None]:
     """Each name (an id, full or own) with its job's outcome, as they end; NotReady for those that have not
     ended after `timeout_s`. `poll_s`: the first and the longest pause between two reads of all jobs that are
     left.
     """
+    async with aclosing(ended(jobs, names, timeout_s, poll_s)) as ends:
+        async for name, end in ends:
+            yield name, end.read() if isinstance(end, EndedJob) else end
+
+
+async def ended(
+    jobs: QueueJobs, names: Iterable[str], timeout_s: float | None, poll_s: tuple[float, float] = POLL_S
+) -> AsyncGenerator[Ended, None]:
+    """The same, with the jobs as they are stored."""
     check_wait("timeout_s", timeout_s)
     polls = Polls(None if timeout_s is None else time.monotonic() + timeout_s, poll_s)
     full_ids = await jobs.session.outlast(partial(jobs.full_ids, list(names)), polls.give_up_s)
@@ -69,13 +79,13 @@ async def as_completed(
             yield name, NotFound(name)
         else:
             named[job_id].append(name)
-    async with aclosing(_as_completed(jobs, named, polls)) as ended:
-        async for job_id, outcome in ended:
+    async with aclosing(_ended(jobs, named, polls)) as ends:
+        async for job_id, end in ends:
             for name in named[job_id]:
-                yield name, outcome
+                yield name, end
 
 
-async def _as_completed(jobs: QueueJobs, job_ids: Iterable[str], polls: Polls) -> AsyncGenerator[Ended, None]:
+async def _ended(jobs: QueueJobs, job_ids: Iterable[str], polls: Polls) -> AsyncGenerator[Ended, None]:
     left = dict.fromkeys(job_ids, State.QUEUED)
     keys = await jobs.keys_of(left)
     channels = {job_id: own.events(job_id) for job_id, own in keys.items()}
@@ -95,7 +105,7 @@ async def _as_completed(jobs: QueueJobs, job_ids: Iterable[str], polls: Polls) -
                     continue
                 del left[job_id]
                 dispatcher.drop(channels[job_id], ends)
-                yield job_id, await _outcome(jobs, job_id, record, polls.give_up_s)
+                yield job_id, await _end(jobs, job_id, record, polls.give_up_s)
     for job_id, state in left.items():
         yield job_id, await jobs.not_ready(job_id, state)
 
@@ -152,9 +162,9 @@ async def _batches(jobs: QueueJobs, job_ids: Sequence[str], give_up_s: float) ->
     return batches
 
 
-async def _outcome(
+async def _end(
     jobs: QueueJobs, job_id: str, record: JobRecord | None, give_up_s: float
-) -> Result | JobError:
+) -> EndedJob | JobError:
     if record is None:
         return NotFound(job_id)
-    return await jobs.session.outlast(partial(jobs.conclude, record), give_up_s)
+    return await jobs.session.outlast(partial(jobs.ended, record), give_up_s)

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import replace
 
+from millstream.client.queue.ended_job import result_without_choices
 from millstream.client.queue.queue_jobs import QueueJobs
 from millstream.client.queue.session import Session
 from millstream.client.streaming.cursor import Cursor
@@ -15,8 +16,7 @@ from millstream.client.streaming.events import EndEvent, Event
 from millstream.client.streaming.mailbox import Mailbox
 from millstream.client.streaming.reader import StreamReader, Want
 from millstream.errors import ProtocolError
-from millstream.wire.messages.codec import MAX_RESULT_BYTES, decode
-from millstream.wire.messages.messages import Result, State
+from millstream.wire.messages.messages import State
 from millstream.wire.messages.record import parse_event
 from millstream.wire.messages.replies import LogEntry
 
@@ -85,6 +85,5 @@ async def _explained(jobs: QueueJobs, event: EndEvent) -> EndEvent:
     if event.state is not State.FAILED or event.error is not None:
         return event
     [record] = await jobs.session.outlast(lambda: jobs.read([event.job_id]))
-    if record is None or record.result is None:
-        return event
-    return replace(event, error=decode(Result, record.result, MAX_RESULT_BYTES).error)
+    result = record and result_without_choices(record)
+    return replace(event, error=result.error) if result else event

@@ -62,8 +62,8 @@ class BatchExecution:
         if self._batch.status is BatchStatus.VALIDATING:
             await self._validate()
         if self._batch.status is BatchStatus.IN_PROGRESS:
-            reader, clients = self._reader(), self._services.clients
-            run = LineRun(self._batch, self._lease, clients, reader, await self._parts())
+            reader, clients, executor = self._reader(), self._services.clients, self._services.executor
+            run = LineRun(self._batch, self._lease, clients, reader, await self._parts(), executor)
             await run.run(self._lines())
 
     async def _validate(self) -> None:
@@ -86,8 +86,8 @@ class BatchExecution:
         if batch.status is BatchStatus.CANCELLING or interrupted:
             closing = Closing.CANCELLED if batch.status is BatchStatus.CANCELLING else Closing.EXPIRED
             if batch.is_validated:
-                clients = self._services.clients
-                rest = LineClosing(batch, clients, self._reader(), await self._parts())
+                clients, executor = self._services.clients, self._services.executor
+                rest = LineClosing(batch, clients, self._reader(), await self._parts(), executor)
                 await rest.run(self._lines(), closing)
             elif closing is Closing.EXPIRED:
                 await self._lease.move(BatchStatus.VALIDATING, BatchStatus.EXPIRED)
@@ -125,7 +125,7 @@ class BatchExecution:
         return PartWriter(self._batch, written, self._lease, self._services.store, self._services.metrics)
 
     def _reader(self) -> LineReader:
-        return LineReader(self._batch, self._services.directory, self._services.reading)
+        return LineReader(self._batch, self._services.directory, self._services.executor)
 
     async def _lines(self) -> AsyncIterator[InputLine]:
         """Raises InputGone."""

@@ -12,11 +12,14 @@ from millstream.batch.rows import marks
 from millstream.batch.rows.batch_lines import BatchRow
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.output_rows import answer_row, failure_row, fault_row, refusal_row
-from millstream.errors import JobError, MillstreamError
+from millstream.client.queue.ended_job import EndedJob
+from millstream.errors import JobError, JobFailed, MillstreamError, ProtocolError
 from millstream.gateway.batches.batch_record import RowKind
+from millstream.gateway.services.cpu_executor import CpuExecutor, UnexpectedError
 from millstream.wire.messages.messages import Result, Usage
 
 _NO_USAGE = Usage()
+UNREADABLE = "unreadable_result"
 
 
 class Closing(Enum):
@@ -37,11 +40,31 @@ class FinishedRow:
     usage: Usage = _NO_USAGE
 
 
-def ended_row(row: BatchRow, job_id: str, end: Result | JobError) -> FinishedRow:
-    """Of a job that has ended. An answer that was cut short is one: its choice says so."""
+async def row_of(row: BatchRow, job_id: str, end: EndedJob | JobError, executor: CpuExecutor) -> FinishedRow:
+    """Of a job that has ended; a long one is read beside the loop."""
+    if isinstance(end, JobError):
+        return _failed_row(row, job_id, end)
+    try:
+        return await executor.run(end.record.tenant, end.size, ended_row, row, end)
+    except UnexpectedError as error:
+        message = f"reading the stored answer {error}"
+        return _failed_row(row, job_id, JobFailed(job_id, UNREADABLE, message))
+
+
+def ended_row(row: BatchRow, ended: EndedJob) -> FinishedRow:
+    """An answer that was cut short is one: its choice says so."""
+    job_id = ended.record.job_id
+    try:
+        end = ended.read()
+    except ProtocolError as error:
+        end = JobFailed(job_id, UNREADABLE, f"the stored answer cannot be read: {error}")
     if isinstance(end, Result):
         data = _encoded(answer_row(row, job_id, end))
         return FinishedRow(row.line, RowKind.OUTPUT, data, "completed", end.usage)
+    return _failed_row(row, job_id, end)
+
+
+def _failed_row(row: BatchRow, job_id: str, end: JobError) -> FinishedRow:
     return FinishedRow(row.line, RowKind.ERROR, _encoded(failure_row(row, job_id, end)), "failed")
 
 

@@ -5,28 +5,37 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 from millstream.batch.files.input_lines import InputLine
-from millstream.errors import JobCancelled, JobError, JobExpired, NotFound, NotReady
-from millstream.gateway.batch_work.finished_rows import Closing, FinishedRow, closed_row, ended_row
+from millstream.client.queue.ended_job import EndedJob
+from millstream.errors import JobError, NotFound, NotReady
+from millstream.gateway.batch_work.finished_rows import Closing, FinishedRow, closed_row, row_of
 from millstream.gateway.batch_work.line_reader import EncodedLine, LineReader
 from millstream.gateway.batch_work.line_run import CHUNK_ROWS, unwritten_rows
 from millstream.gateway.batch_work.part_writer import PartWriter
 from millstream.gateway.batches.batch_record import BatchRecord
+from millstream.gateway.services.cpu_executor import CpuExecutor
 from millstream.gateway.services.queue_clients import QueueClients
-from millstream.wire.messages.messages import Result
+from millstream.wire.messages.messages import State
 
 WAIT_S = 10.0  # for running jobs to be stopped: over all lines
+_STOPPED = (State.CANCELLED, State.EXPIRED)
 
 
 class LineClosing:
     """Jobs that have ended keep their ends; the others are cancelled."""
 
     def __init__(
-        self, batch: BatchRecord, clients: QueueClients, reader: LineReader, parts: PartWriter
+        self,
+        batch: BatchRecord,
+        clients: QueueClients,
+        reader: LineReader,
+        parts: PartWriter,
+        executor: CpuExecutor,
     ) -> None:
         self._batch, self._clients = batch, clients
-        self._reader, self._parts = reader, parts
+        self._reader, self._parts, self._executor = reader, parts, executor
 
     async def run(self, lines: AsyncIterator[InputLine], closing: Closing) -> None:
         """Raises LeaseLost, MillstreamError."""
@@ -46,12 +55,17 @@ class LineClosing:
         client = self._clients[queue]
         jobs = {self._batch.own_id(row.line): row for row in rows}
         await client.cancel_many(jobs)
-        ends = await client.wait_many(jobs, timeout_s=max(0.0, give_up_s - time.monotonic()))
-        for own_id, end in ends.items():
-            await self._parts.add(_row(jobs[own_id], own_id, end, closing), client, own_id)
+        timeout_s = max(0.0, give_up_s - time.monotonic())
+        async with aclosing(client.ended(jobs, timeout_s)) as ended:
+            async for own_id, end in ended:
+                row = await self._row(jobs[own_id], own_id, end, closing)
+                await self._parts.add(row, client, own_id)
 
-
-def _row(row: EncodedLine, job_id: str, end: Result | JobError, closing: Closing) -> FinishedRow:
-    if isinstance(end, NotReady | NotFound | JobCancelled | JobExpired):
-        return closed_row(row, closing)
-    return ended_row(row, job_id, end)
+    async def _row(
+        self, row: EncodedLine, job_id: str, end: EndedJob | JobError, closing: Closing
+    ) -> FinishedRow:
+        if isinstance(end, NotReady | NotFound):
+            return closed_row(row, closing)
+        if isinstance(end, EndedJob) and end.record.state in _STOPPED:
+            return closed_row(row, closing)
+        return await row_of(row, job_id, end, self._executor)

@@ -16,7 +16,7 @@ from millstream.client.submitting.requests import EncodedRequest, draft
 from millstream.errors import InvalidRequest
 from millstream.gateway.batches.batch_record import BatchRecord
 from millstream.gateway.identity.keyring import ApiKey
-from millstream.gateway.services.input_reader import InputReader
+from millstream.gateway.services.cpu_executor import CpuExecutor, UnexpectedError
 from millstream.gateway.services.queue_directory import QueueDirectory
 from millstream.gateway.web.api_error import ApiError
 from millstream.wire.keys import Lane
@@ -34,25 +34,28 @@ class LineReader:
     validated, whatever becomes of the queues' workers.
     """
 
-    def __init__(self, batch: BatchRecord, directory: QueueDirectory, reading: InputReader) -> None:
+    def __init__(self, batch: BatchRecord, directory: QueueDirectory, executor: CpuExecutor) -> None:
         self.models = dict(batch.models or {})
         self._batch = batch
         self._directory = directory
-        self._reading = reading
+        self._executor = executor
         self._caller = ApiKey(tenant=batch.tenant, queues=batch.queues)
 
     async def read(self, line: InputLine) -> EncodedLine:
         """Raises LineFault, Unavailable."""
         if line.data is None:
             raise LineFault(FaultCode.LINE_TOO_LONG, f"longer than {MAX_LINE_BYTES} bytes; shorten its input")
-        batch, read = self._batch, self._reading.read
+        batch, data = self._batch, line.data
+        run = self._executor.run
         try:
-            row = await read(batch.tenant, read_line, line.data, line.number, batch.endpoint, batch.tenant)
-        except ApiError as error:
-            raise LineFault(FaultCode.UNREADABLE_REQUEST, error.message) from None
+            row = await run(
+                batch.tenant, len(data), read_line, data, line.number, batch.endpoint, batch.tenant
+            )
+        except UnexpectedError as error:
+            raise LineFault(FaultCode.UNREADABLE_REQUEST, f"reading this request {error}") from None
         if isinstance(row, LineFault):
             if row.trace:
-                self._reading.tell(row.trace)
+                self._executor.tell(row.trace)
             raise row
         return replace(row, queue=await self._queue(row))
 

@@ -9,23 +9,24 @@ from contextlib import aclosing
 from millstream.batch.files.input_lines import InputLine
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.running.window import Window
-from millstream.client.async_client import AsyncClient
+from millstream.client.queue.ended_job import EndedJob
 from millstream.client.submitting.submission import Outcome, Submitted
 from millstream.errors import (
     AccessDenied,
     Conflict,
-    JobExpired,
     NotFound,
     QueueFull,
     QueueMismatch,
     Unavailable,
 )
-from millstream.gateway.batch_work.finished_rows import ended_row, faulty_row, refused_row
+from millstream.gateway.batch_work.finished_rows import faulty_row, refused_row, row_of
 from millstream.gateway.batch_work.line_reader import EncodedLine, LineReader
 from millstream.gateway.batch_work.part_writer import PartWriter
 from millstream.gateway.batches.batch_lease import BatchInterrupted, BatchLease
 from millstream.gateway.batches.batch_record import BatchRecord
-from millstream.gateway.services.queue_clients import QueueClients
+from millstream.gateway.services.cpu_executor import CpuExecutor
+from millstream.gateway.services.queue_clients import QueueClient, QueueClients
+from millstream.wire.messages.messages import State
 
 WINDOW_JOBS = 2000
 WINDOW_BYTES = 16 * 1024**2  # of input lines under way
@@ -48,9 +49,10 @@ class LineRun:
         clients: QueueClients,
         reader: LineReader,
         parts: PartWriter,
+        executor: CpuExecutor,
     ) -> None:
         self._batch, self._lease, self._clients = batch, lease, clients
-        self._reader, self._parts = reader, parts
+        self._reader, self._parts, self._executor = reader, parts, executor
         self._window = Window(WINDOW_JOBS, WINDOW_BYTES)
 
     async def run(self, lines: AsyncIterator[InputLine]) -> None:
@@ -79,24 +81,24 @@ class LineRun:
         for queue, rows in waiting.items():
             yield queue, rows
 
-    async def _complete(self, client: AsyncClient, rows: list[EncodedLine]) -> None:
+    async def _complete(self, client: QueueClient, rows: list[EncodedLine]) -> None:
         for attempt in range(1, MAX_ROUNDS + 1):
             jobs = await self._submit(client, rows)
             rows = []
-            async with aclosing(client.as_completed(list(jobs))) as ended:
+            async with aclosing(client.ended(list(jobs))) as ended:
                 async for job_id, end in ended:
                     row = jobs.pop(job_id)
                     if isinstance(end, NotFound) and attempt < MAX_ROUNDS:  # the server was emptied
                         rows.append(row)
                         continue
-                    if isinstance(end, JobExpired):  # its deadline was the batch's
-                        raise BatchInterrupted
-                    await self._parts.add(ended_row(row, job_id, end), client, job_id)
+                    if isinstance(end, EndedJob) and end.record.state is State.EXPIRED:
+                        raise BatchInterrupted  # its deadline was the batch's
+                    await self._parts.add(await row_of(row, job_id, end, self._executor), client, job_id)
                     self._window.leave(row.size)
             if not rows:
                 return
 
-    async def _submit(self, client: AsyncClient, rows: list[EncodedLine]) -> dict[str, EncodedLine]:
+    async def _submit(self, client: QueueClient, rows: list[EncodedLine]) -> dict[str, EncodedLine]:
         """The rows' jobs by id, once the queue has all of them. A conflict is with a job that an earlier
         version of the gateway submitted for the same line.
         """
@@ -119,7 +121,7 @@ class LineRun:
                 await asyncio.sleep(AGAIN_S)
         return jobs
 
-    async def _outcomes(self, client: AsyncClient, rows: list[EncodedLine]) -> list[Outcome]:
+    async def _outcomes(self, client: QueueClient, rows: list[EncodedLine]) -> list[Outcome]:
         deadline_s = max(1.0, self._lease.left_s)
         try:
             return await client.submit_many(

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from typing import Any
 
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Send
 
 from millstream.batch.bodies.answer_body import answer_body, answer_id
-from millstream.client.async_client import AsyncClient
+from millstream.batch.bodies.request_body import BatchEndpoint
+from millstream.client.queue.ended_job import EndedJob
 from millstream.client.streaming.events import EndEvent, Event, RewindEvent, TokenEvent
-from millstream.errors import MillstreamError
+from millstream.errors import MillstreamError, ProtocolError
 from millstream.gateway.generating.asked_generation import AskedGeneration
 from millstream.gateway.generating.chunks import Chunks
+from millstream.gateway.services.cpu_executor import UnexpectedError
+from millstream.gateway.services.queue_clients import QueueClient
 from millstream.gateway.services.services import Services
 from millstream.gateway.web.api_error import NO_RETRY, ApiError, api_error, failure
 from millstream.gateway.web.departure import while_there
 from millstream.gateway.web.event_stream import DONE, EventStream, event
 from millstream.gateway.web.exchange import Exchange
+from millstream.wire.messages.messages import Result
 
 LATER_S = 5.0  # the job's own deadline is to end the wait
 
@@ -39,19 +42,42 @@ class Answering(ABC):
 class WholeAnswer(Answering):
     async def give(self, asked: AskedGeneration, queue: str, job_id: str) -> None:
         timeout_s = self._services.settings.timeout_s + LATER_S
-        wait = self._services.clients[queue].wait(job_id, timeout_s)
-        result = await while_there(self._receive, wait)
-        body = answer_body(asked.endpoint, job_id, result) | {"model": asked.model}
+        wait = self._services.clients[queue].wait_ended(job_id, timeout_s)
+        ended = await while_there(self._receive, wait)
+        extra = {"model": asked.model}
         if asked.service_tier is not None:
-            body["service_tier"] = asked.service_tier
+            extra["service_tier"] = asked.service_tier
+        run = self._services.executor.run
+        try:
+            body = await run(ended.record.tenant, ended.size, whole_body, ended, asked.endpoint, extra)
+        except UnexpectedError as error:
+            message = f"reading the stored answer {error}"
+            raise ApiError(500, message, "unreadable", headers=NO_RETRY) from None
+        if not isinstance(body, bytes):
+            raise body
         await self._send_json(body)
 
-    async def _send_json(self, body: dict[str, Any]) -> None:
-        response = JSONResponse(body)
+    async def _send_json(self, body: bytes) -> None:
+        response = Response(body, media_type="application/json")
         await self._send(
             {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
         )
         await self._send({"type": "http.response.body", "body": response.body})
+
+
+def whole_body(
+    ended: EndedJob, endpoint: BatchEndpoint, extra: Mapping[str, str | None]
+) -> bytes | MillstreamError:
+    """The response to a request of this job, or its error without the partial result."""
+    try:
+        end = ended.read()
+    except ProtocolError as error:
+        return error
+    if isinstance(end, Result):
+        return bytes(JSONResponse(answer_body(endpoint, ended.record.job_id, end) | dict(extra)).body)
+    if isinstance(result := getattr(end, "result", None), Result):
+        end.__dict__["result"] = result.model_copy(update={"choices": ()})
+    return end
 
 
 class StreamedAnswer(Answering):
@@ -70,14 +96,13 @@ class StreamedAnswer(Answering):
         await stream.end(DONE)  # behind the wait: the end of an answer looks like its client's departure
 
     async def _tell(
-        self, stream: EventStream, asked: AskedGeneration, client: AsyncClient, job_id: str
+        self, stream: EventStream, asked: AskedGeneration, client: QueueClient, job_id: str
     ) -> None:
         chunks = Chunks(asked, answer_id(asked.endpoint, job_id), int(time.time()))
         async with aclosing(client.stream(job_id)) as events:
             await self._write_all(stream, chunks, events)
         if asked.include_usage:
-            result = await client.result(job_id)
-            await stream.write(event(chunks.of_usage(result.usage)))
+            await stream.write(event(chunks.of_usage(await client.usage(job_id))))
 
     async def _write_all(self, stream: EventStream, chunks: Chunks, events: AsyncIterator[Event]) -> None:
         first = True

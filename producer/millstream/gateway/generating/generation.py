@@ -17,9 +17,10 @@ from millstream.gateway.generating.answering import Answering, StreamedAnswer, W
 from millstream.gateway.generating.asked_generation import AskedGeneration, read_generation
 from millstream.gateway.identity.keyring import ApiKey
 from millstream.gateway.identity.posts import Post
+from millstream.gateway.services.cpu_executor import UnexpectedError
 from millstream.gateway.services.queue_directory import ServedQueue
 from millstream.gateway.services.services import Services
-from millstream.gateway.web.api_error import RETRY_S, ApiError, api_error, retry_after, timeout
+from millstream.gateway.web.api_error import NO_RETRY, RETRY_S, ApiError, api_error, retry_after, timeout
 from millstream.gateway.web.departure import ClientGone
 from millstream.gateway.web.exchange import Exchange
 from millstream.gateway.web.json_body import body_of
@@ -59,8 +60,12 @@ class GenerationEndpoint:
                 raise  # else the stream has told it
 
     async def _read(self, raw: bytes, caller: ApiKey) -> tuple[AskedGeneration, ServedQueue]:
-        directory, reading = self.services.directory, self.services.reading
-        asked = await reading.read(caller.tenant, read_generation, raw, self.endpoint, caller)
+        directory, run = self.services.directory, self.services.executor.run
+        try:
+            asked = await run(caller.tenant, len(raw), read_generation, raw, self.endpoint, caller)
+        except UnexpectedError as error:
+            message = f"reading this request {error}"
+            raise ApiError(400, message, "unreadable_request", headers=NO_RETRY) from None
         if isinstance(asked, ApiError):
             raise asked
         if asked.model is None:

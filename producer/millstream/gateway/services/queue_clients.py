@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Iterable
+
 from millstream.client.async_client import AsyncClient
+from millstream.client.queue.ended_job import EndedJob, result_without_choices
+from millstream.client.tracking import job_ends
+from millstream.errors import JobError
+from millstream.wire.messages.messages import Usage
 
 
-class QueueClients(dict[str, AsyncClient]):
+class QueueClient(AsyncClient):
+    """A client that returns ended jobs as they are stored, to be read beside the loop."""
+
+    def ended(
+        self, job_ids: Iterable[str], timeout_s: float | None = None
+    ) -> AsyncGenerator[tuple[str, EndedJob | JobError], None]:
+        """`as_completed`, unread; an error for a job that does not exist, or has not ended in time."""
+        return job_ends.ended(self._jobs, job_ids, timeout_s)
+
+    async def wait_ended(self, job_id: str, timeout_s: float) -> EndedJob:
+        """Raises NotFound, NotReady."""
+        [end] = [end async for _, end in self.ended([job_id], timeout_s)]
+        if isinstance(end, JobError):
+            raise end
+        return end
+
+    async def usage(self, job_id: str) -> Usage:
+        """Of an ended job. Raises NotFound, ProtocolError."""
+        result = result_without_choices(await self._jobs.record(job_id))
+        return result.usage if result is not None else Usage()
+
+
+class QueueClients(dict[str, QueueClient]):
     """By queue, made when first used; all share one client's connections."""
 
-    def __init__(self, client: AsyncClient) -> None:
+    def __init__(self, client: QueueClient) -> None:
         super().__init__()
         self._client = client
 
-    def __missing__(self, queue: str) -> AsyncClient:
+    def __missing__(self, queue: str) -> QueueClient:
         return self.setdefault(queue, self._client.with_queue(queue))
 
     async def aclose(self) -> None:

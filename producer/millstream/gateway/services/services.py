@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from millstream.client.async_client import AsyncClient
 from millstream.client.queue.options import ClientOptions
 from millstream.gateway.access.gateway_settings import GatewaySettings
 from millstream.gateway.access.server_access import NAME, ServerAccess
@@ -16,8 +15,8 @@ from millstream.gateway.files.store_marker import StoreMarker
 from millstream.gateway.identity.allowances import Allowances
 from millstream.gateway.identity.callers import Callers
 from millstream.gateway.identity.posts import Posts
-from millstream.gateway.services.input_reader import InputReader
-from millstream.gateway.services.queue_clients import QueueClients
+from millstream.gateway.services.cpu_executor import CpuExecutor
+from millstream.gateway.services.queue_clients import QueueClient, QueueClients
 from millstream.gateway.services.queue_directory import QueueDirectory
 from millstream.gateway.web.gateway_metrics import GatewayMetrics
 
@@ -35,7 +34,7 @@ class Services:
     files: FileCatalogue
     marker: StoreMarker
     orphans: Orphans
-    reading: InputReader
+    executor: CpuExecutor
     metrics: GatewayMetrics
 
     @classmethod
@@ -47,7 +46,7 @@ class Services:
         return cls(
             settings,
             access,
-            QueueClients(AsyncClient(settings.redis_url, options=ClientOptions(name=NAME))),
+            QueueClients(QueueClient(settings.redis_url, options=ClientOptions(name=NAME))),
             Callers(access, open_door=settings.on_loopback),
             Allowances(access, settings.timeout_s),
             Posts(access),
@@ -56,7 +55,7 @@ class Services:
             files,
             marker,
             Orphans(access, store, files, marker),
-            InputReader(metrics),
+            CpuExecutor(metrics),
             metrics,
         )
 
@@ -67,6 +66,6 @@ class Services:
                 group.create_task(one.attend())
 
     async def aclose(self) -> None:
-        self.reading.close()
+        self.executor.close()
         await self.clients.aclose()
         await self.access.aclose()

@@ -6,7 +6,8 @@ Unknown fields are ignored (a newer peer may send them); absent ones take their 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import msgpack
@@ -21,6 +22,7 @@ MAX_LIST, MAX_MAP = 2**20, 2**16  # items of one list and of one map of a reques
 
 _TIMESTAMP = b"\xff"  # the type byte of msgpack's own extension, which no hook sees; no byte of UTF-8 text
 
+_MAX_NAME_BYTES = 64  # of a field of ours
 _SMALL = 64 * 1024  # bytes: too few to take much memory, whatever they contain
 _BYTES_EACH = 12  # least average size of our lists and maps on the wire
 _FEW = 1000
@@ -75,6 +77,48 @@ def with_field(message: bytes, name: str, value: Any) -> bytes:
     packer = msgpack.Packer(use_bin_type=True)
     begin: bytes = packer.pack_map_header(fields.read_map_header() + 1)
     return begin + message[header:] + pack(name) + pack(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a field lies in a message: its name from `start`, its value from `value` to `end`."""
+
+    name: str
+    start: int
+    value: int
+    end: int
+
+
+def spans(data: bytes) -> list[Span]:
+    """The fields of a message's map; no value is unpacked. Raises ProtocolError unless `data` is one map."""
+    reader = msgpack.Unpacker(
+        max_buffer_size=max(1, len(data)), max_str_len=_MAX_NAME_BYTES, max_bin_len=0, max_array_len=0,
+        max_map_len=0, max_ext_len=0,
+    )  # fmt: skip
+    found: list[Span] = []
+    try:
+        reader.feed(data)
+        for _ in range(reader.read_map_header()):
+            start, name, value = reader.tell(), reader.unpack(), reader.tell()
+            reader.skip()
+            found.append(Span(name, start, value, reader.tell()))
+    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
+        raise ProtocolError(f"not a msgpack message: {type(error).__name__}") from None
+    if reader.tell() != len(data):
+        raise ProtocolError("not a msgpack message: more than one value")
+    return found
+
+
+def joined(fields: Sequence[bytes]) -> bytes:
+    """A message of these fields, each with its name."""
+    header: bytes = msgpack.Packer().pack_map_header(len(fields))
+    return header + b"".join(fields)
+
+
+def decode_without(kind: type[M], name: str, data: bytes) -> M:
+    """Read a message of `kind` without one of its fields, however long that is. Raises ProtocolError."""
+    kept = [data[one.start : one.end] for one in spans(data) if one.name != name]
+    return decode(kind, joined(kept), MAX_RESULT_BYTES)
 
 
 def unpack_request(data: bytes) -> Any:

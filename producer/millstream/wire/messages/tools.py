@@ -17,6 +17,7 @@ from millstream.wire.messages.invalid import WrongField
 from millstream.wire.messages.response_format import MAX_BYTES, problem_of_schema
 
 MAX_TOOLS = 128
+MAX_BRACKETS = 2**16  # that open a list or an object, in the arguments of one call
 _COUNT = f"must be 1 to {MAX_TOOLS} functions; leave tools out for none"
 CALL_BEGIN, CALL_END = "<tool_call>", "</tool_call>"  # around each call in an answer's text
 
@@ -57,15 +58,19 @@ class ToolCall(Message):
     function: FunctionCall
 
 
-def _of_bounded_depth(call: ToolCall) -> ToolCall:
+def _bounded(call: ToolCall) -> ToolCall:
+    """Counts before it reads: json holds the interpreter's lock while it makes lists."""
     arguments = call.function.arguments
+    if (count := arguments.count("[") + arguments.count("{")) > MAX_BRACKETS:
+        problem = f"have {count} opening brackets, {MAX_BRACKETS} at most; shorten them, or omit the call"
+        raise WrongField("function.arguments", arguments, problem)
     if is_deeper_json(arguments):
         problem = f"are nested more than {MAX_DEPTH} deep; shorten them, or leave the call out"
         raise WrongField("function.arguments", arguments, problem)
     return call
 
 
-EarlierCall = Annotated[ToolCall, AfterValidator(_of_bounded_depth)]  # in a request, for the chat template
+EarlierCall = Annotated[ToolCall, AfterValidator(_bounded)]  # in a request, for the chat template
 
 
 def check_lengths(tools: object) -> None:

@@ -1,4 +1,4 @@
-"""Bodies and lines are read in the loop or in a process: what comes of them is the same, whatever they do."""
+"""Work is done in the loop or in a process: what comes of it is the same, whatever it does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from millstream.batch.rows.faults import LineFault
-from millstream.gateway.services.input_reader import PROCESSES, SHORT_BYTES, InputReader
+from millstream.gateway.services.cpu_executor import PROCESSES, SHORT_BYTES, CpuExecutor, UnexpectedError
 from millstream.gateway.web.api_error import ApiError
 from millstream.gateway.web.gateway_metrics import GatewayMetrics
 
@@ -46,55 +46,57 @@ def registry() -> CollectorRegistry:
 
 
 @pytest.fixture
-def reading(registry: CollectorRegistry) -> Iterator[InputReader]:
-    made = InputReader(GatewayMetrics(registry))
+def executor(registry: CollectorRegistry) -> Iterator[CpuExecutor]:
+    made = CpuExecutor(GatewayMetrics(registry))
     yield made
     made.close()
 
 
-async def test_what_is_long_is_read_in_a_process(reading: InputReader) -> None:
-    assert await reading.read("", process_of, SHORT, 5) == os.getpid() + 5
-    assert await reading.read("", process_of, LONG) != os.getpid()
+async def test_what_is_long_is_read_in_a_process(executor: CpuExecutor) -> None:
+    assert await executor.run("", len(SHORT), process_of, SHORT, 5) == os.getpid() + 5
+    assert await executor.run("", len(LONG), process_of, LONG) != os.getpid()
     own = [
-        await reading.read("", returns, data, ApiError(400, "m", "c", "p", {"h": "1"}))
+        await executor.run("", len(data), returns, data, ApiError(400, "m", "c", "p", {"h": "1"}))
         for data in (SHORT, LONG)
     ]
     assert [(vars(one), str(one)) for one in own] == [(vars(own[0]), "m")] * 2
     faults = [
-        await reading.read("", returns, data, LineFault("c", "m", "f", "i", "t")) for data in (SHORT, LONG)
+        await executor.run("", len(data), returns, data, LineFault("c", "m", "f", "i", "t"))
+        for data in (SHORT, LONG)
     ]
     assert [(vars(one), str(one)) for one in faults] == [(vars(faults[0]), "m")] * 2
 
 
 @pytest.mark.parametrize("data", [SHORT, LONG], ids=["short", "long"])
 async def test_what_reading_raises_is_told_once_a_kind_and_counted(
-    data: bytes, reading: InputReader, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+    data: bytes, executor: CpuExecutor, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
-        with pytest.raises(ApiError, match=r"^reading this request raised Panic, ") as raised:
-            await reading.read("", panics, data)
-        assert (raised.value.status, raised.value.code) == (400, "unreadable_request")
+        with pytest.raises(UnexpectedError, match=r"^raised Panic, "):
+            await executor.run("", len(data), panics, data)
     assert registry.get_sample_value(METRIC) == 2
     [record] = [one for one in caplog.records if one.levelno == logging.ERROR]
     assert "in panics" in record.getMessage()
     assert SECRET not in record.getMessage()
 
 
-async def test_a_body_that_ends_its_process_is_refused_and_the_next_is_read(reading: InputReader) -> None:
+async def test_a_body_that_ends_its_process_is_refused_and_the_next_is_read(executor: CpuExecutor) -> None:
     for _ in range(2):
-        with pytest.raises(ApiError, match="raised an end of its process"):
-            await reading.read("", ends, LONG)
-        assert await reading.read("", process_of, LONG) != os.getpid()
+        with pytest.raises(UnexpectedError, match="raised an end of its process"):
+            await executor.run("", len(LONG), ends, LONG)
+        assert await executor.run("", len(LONG), process_of, LONG) != os.getpid()
 
 
-async def test_a_tenant_has_one_long_body_there_at_a_time(reading: InputReader) -> None:
+async def test_a_tenant_has_one_long_body_there_at_a_time(executor: CpuExecutor) -> None:
     ended: list[str] = []
     processes: set[int] = set()
     while len(processes) < PROCESSES:  # until all have started
-        processes |= set(await asyncio.gather(*(reading.read(one, process_of, LONG) for one in "abcd")))
+        processes |= set(
+            await asyncio.gather(*(executor.run(one, len(LONG), process_of, LONG) for one in "abcd"))
+        )
 
     async def read(tenant: str) -> None:
-        await reading.read(tenant, process_of, LONG)
+        await executor.run(tenant, len(LONG), process_of, LONG)
         ended.append(tenant)
 
     await asyncio.gather(*(read(tenant) for tenant in ["flood"] * 50 + ["other"]))
