@@ -268,6 +268,16 @@ async def test_results_stay_within_their_bytes(client: AsyncClient, redis_client
         await until(expired)
 
 
+async def test_a_long_result_is_not_kept(
+    client: AsyncClient, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream_worker.jobs.job.MOST_KEPT_BYTES", 1000)
+    async with work(**CACHE):
+        for tokens, cached in ((5, True), (200, False)):
+            await outcome(client, "w1", tokens, temperature=0.0, logprobs=True)
+            assert (await outcome(client, "w1", tokens, temperature=0.0, logprobs=True)).cached is cached
+
+
 async def test_no_result_passes_between_tenants(client: AsyncClient, work: Work) -> None:
     """Whatever is submitted at once: a tenant's first request of a kind computes, at whichever time."""
     chosen = random.Random(7)

@@ -127,7 +127,8 @@ class Settings(BaseSettings):
     tenants' prompts by timing."""
     result_cache: ByteSize = Field(ByteSize(0), ge=0)
     """Bytes of the server, in each shard, that keep results for equal requests of a tenant with temperature 0
-    or a seed, which are then computed once, also while they run (64MiB); 0 computes each."""
+    or a seed, which are then computed once, also while they run (64MiB); each has at most 1 MiB. 0 computes
+    each."""
     attention: Literal["auto", "torch", "native", "triton"] = "auto"
     """Attention backend: auto, torch, native (C++ for the CPU, linear layers included) or triton."""
     shared_attention: bool = True

@@ -15,7 +15,7 @@ from millstream.wire.messages.messages import Result, State
 from millstream.wire.timing import ServerClock, within
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job import MOST_KEPT_BYTES, Job
 from millstream_worker.jobs.net import Net
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.watchdog import LoopWatch
@@ -115,7 +115,7 @@ class Lookup:
         """Those that have taken the kept result. None takes a damaged one: they are computed."""
         answered: list[Job] = []
         with self._net.around_kept(jobs[-1]):
-            choices = codec.decode(Result, data, codec.MAX_RESULT_BYTES).choices
+            choices = codec.decode(Result, data, 2 * MOST_KEPT_BYTES).choices
             for job in jobs:
                 job.adopt(choices)
                 answered.append(job)

@@ -30,6 +30,7 @@ _ERRORS = {
     State.CANCELLED: ErrorInfo(code="cancelled", message="it was cancelled before it was done"),
     State.EXPIRED: ErrorInfo(code="expired", message="its deadline passed before it was done"),
 }
+MOST_KEPT_BYTES = 2**20  # of a result for equal requests: it is read in the loop
 MOST_REFUSALS = 8  # of one job's writes in a row, after which its keys count as damaged
 ENTRY_LOST = ErrorInfo(
     code="entry_lost",
@@ -162,7 +163,8 @@ class Job:
     def kept_under(self) -> bytes:
         """The key under which its answer is kept; empty: it is not."""
         whole = self.state is State.COMPLETED and all(row.complete is not False for row in self.rows)
-        return self.cache_key if whole and not self.cached else b""
+        kept = whole and not self.cached and self.result_bytes <= MOST_KEPT_BYTES
+        return self.cache_key if kept else b""
 
     def answer(self) -> bytes:
         """Of an ended job: the choices of its result, as one, for equal jobs; empty where it is not kept."""
