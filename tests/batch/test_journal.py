@@ -131,6 +131,13 @@ def test_a_disk_that_is_full_from_the_start(out: Path) -> None:
         assert later.run
 
 
+@pytest.mark.parametrize("name", ["a/", "a/b", "a\0", ".", "a" * 256, "\ud800", 3], ids=ascii)
+def test_a_run_file_that_names_no_file_as_its_owner_is_refused(name: object, out: Path) -> None:
+    run_file = out.parent / "results.run.jsonl"
+    run_file.write_text(json.dumps({"run": "0123456789abcdef", "model": None, "out": name}) + "\n")
+    assert_refused(out, "run file")
+
+
 @pytest.mark.parametrize("name", ["results.errors.jsonl", "results.run.jsonl"])
 def test_a_file_beside_a_new_output_that_is_not_ours_is_left_alone(out: Path, name: str) -> None:
     other = out.with_name(name)

@@ -5,11 +5,11 @@ meets the same state: one file, an open batch, one that has ended, and three key
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import hashlib
 import logging
 from functools import cache
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -167,5 +167,5 @@ async def _answer(worker: HandWorker) -> Any:
 def in_process_gateway() -> InProcessGateway:
     """Of this process; ends with it."""
     made = InProcessGateway()
-    atexit.register(made.close)
+    Finalize(None, made.close, exitpriority=1)  # also in a child of multiprocessing, which runs no atexit
     return made

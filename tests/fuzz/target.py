@@ -5,7 +5,6 @@ Input number n of a target is drawn from (seed, target, n) alone: any of them ca
 
 from __future__ import annotations
 
-import atexit
 import math
 import resource
 import signal
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from multiprocessing.util import Finalize
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -85,7 +85,7 @@ def folder() -> Path:
     """For files of the inputs; goes with the process. In memory where that is possible."""
     memory = Path("/dev/shm")
     made = tempfile.TemporaryDirectory(prefix="millstream-fuzz-", dir=memory if memory.is_dir() else None)
-    atexit.register(made.cleanup)
+    Finalize(None, made.cleanup, exitpriority=0)  # also in a child of multiprocessing
     return Path(made.name)
 
 

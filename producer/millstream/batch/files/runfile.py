@@ -33,6 +33,7 @@ from millstream.batch.files.rowfile import WriteFailed, append_to, rows_of, writ
 from millstream.wire.state.queue_info import ModelIdentity
 
 CHUNK_JOBS = 256  # in one row
+_LONGEST_NAME_BYTES = 255  # of a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +232,17 @@ def _is_note(row: Mapping[str, Any]) -> bool:
     if "again" in row:
         return _are_texts(row["again"])
     if "run" in row:
-        return isinstance(row["run"], str) and isinstance(row.get("out", ""), str)
+        return isinstance(row["run"], str) and ("out" not in row or _is_file_name(row["out"]))
     return isinstance(row.get("in"), str) and isinstance(row.get("queue", ""), str | None)
+
+
+def _is_file_name(value: Any) -> bool:
+    if not isinstance(value, str) or "\0" in value or Path(value).name != value:
+        return False
+    try:
+        return len(os.fsencode(value)) <= _LONGEST_NAME_BYTES
+    except UnicodeEncodeError:
+        return False
 
 
 def _are_texts(value: Any) -> bool:
