@@ -157,6 +157,36 @@ def test_a_size_is_compared_on_spoilt_memory_and_only_if_it_calls_something_else
     assert len(set(watch.form.replayed)) > 2
 
 
+class Logged:
+    """A loaded model that notes how many threads are to compute its logits; one does, as it was compiled."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self.threads: list[int] = []
+        self._loaded = loaded
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loaded, name)
+
+    def logits(self, *inputs: torch.Tensor) -> torch.Tensor:
+        self.threads.append(torch.get_num_threads())
+        torch.set_num_threads(1)
+        return self._loaded.logits(*inputs)
+
+
+def test_a_recording_is_made_and_compared_by_as_many_threads(compiled: LoadedModel) -> None:
+    """Other processes may have taken a core between the two: fewer threads round otherwise."""
+    logged = Logged(compiled)
+
+    def change(form: Noted) -> None:
+        form._threads = 2
+        form._loaded = logged  # type: ignore[assignment]
+
+    run(compiled, watch := Watch(change))
+    assert watch.said == []
+    assert set(logged.threads) == {2}
+    assert len(logged.threads) > len(watch.form._steps)
+
+
 def test_a_size_is_noted_when_it_comes_for_the_third_time(compiled: LoadedModel) -> None:
     watch = Watch()
     run(compiled, watch)

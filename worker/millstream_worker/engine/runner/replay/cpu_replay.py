@@ -78,18 +78,6 @@ def recorded_size(plan: Plan) -> tuple[int, int]:
     return tuple(rounded)  # type: ignore[return-value]
 
 
-def _insert(plan: Plan, step: RecordedStep) -> bool:
-    """Have the step compute this plan: whether its tokens or positions are others than before. What stands
-    beyond the plan's own is an earlier step's: valid, and of no effect.
-    """
-    tokens, logits = plan.token_count, len(plan.logit_indices)
-    own = step.tokens[:tokens], step.positions[:tokens]
-    moved = not (np.array_equal(own[0], plan.tokens) and np.array_equal(own[1], plan.positions))
-    own[0][:], own[1][:] = plan.tokens, plan.positions
-    step.wanted[:logits] = plan.logit_indices
-    return moved
-
-
 def replayed(eager: Eager, report: Callable[[str], None]) -> Forward:
     """Returns the form that a compiled model gets on the CPU."""
     try:
@@ -215,7 +203,8 @@ class CpuReplay:
 
     def _compare(self, step: RecordedStep) -> None:
         """In both ways, with nothing left of the recording: what was not recorded would be missing."""
-        expected = self._loaded.logits(*step.inputs).contiguous()
+        with _threads(self._threads):  # fewer would round otherwise
+            expected = self._loaded.logits(*step.inputs).contiguous()
         self._workspace.spoil()
         complete = replay_calls(self._library, step)
         if not complete or not torch.equal(step.logits.view(torch.uint8), expected.view(torch.uint8)):
