@@ -41,7 +41,7 @@ slow: $(STAMP) ## Run the slow tests: long ones, all that runs on Redis, the pin
 # torch, oneDNN and the compiler held down: what a processor that has AVX2 only computes. How models are traced
 # is nothing of the processor's.
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 CXX=$(CURDIR)/tests/support/g++-avx2
-AVX2_TESTS := tests/engine/native tests/engine/test_replayed_engine.py \
+AVX2_TESTS := tests/engine/runner/native tests/engine/test_replayed_engine.py \
 	$(patsubst %,tests/engine/runner/test_%.py,attention equivalence replace replay)
 # What the run of all tests shows as well: libraries that name their processor, each further architecture.
 AVX2_ONLY := (not slow or replay) and not avx2_library and not processors_with_less
@@ -50,7 +50,7 @@ avx2: $(STAMP) ## Run the tests of the processor's code as on one with AVX2 only
 	@echo "running the tests of AVX2"
 	@! grep -qw avx512f /proc/cpuinfo || \
 		$(AVX2) $(PYTEST) -m "not alone" -k "$(AVX2_ONLY)" $(AVX2_TESTS) \
-		--ignore=tests/engine/native/test_build.py
+		--ignore=tests/engine/runner/native/test_build.py
 
 lint: $(STAMP) ## ruff and the import floors
 	@$(BIN)/ruff check $(CODE)
@@ -85,7 +85,7 @@ bench: $(STAMP) ## Measure: brain, front, engine, queued, in some minutes (ops/b
 gpu-matrix: $(STAMP) ## What the Triton kernels take of each kind of GPU, without one: ops/bench/kernels.csv
 	@PYTHONPATH=tests $(BIN)/python -m support.engine.kernel_matrix
 
-null-gpu: ## Build the null GPU, 5 GB: the CUDA path without a GPU (ops/first_light.md)
+null-gpu: ## Build the null GPU, 5 GB: the CUDA path without a GPU (ops/pages/first_light.md)
 	@$(PYTHON) -m ops.gpu_survey.null_gpu
 
 format: $(STAMP) ## Format the code

@@ -85,7 +85,7 @@ def environment_of(service: str, replaced: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_roles(services: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """`docker compose -f compose.yaml -f ops/compose.acl.yaml`: lists of mounts and environments are joined,
+    """`docker compose -f compose.yaml -f ops/deploy/compose.acl.yaml`: lists of mounts and environments are joined,
     all else is replaced."""
     over: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "ops" / "compose.acl.yaml").read_text())[
         "services"

@@ -79,7 +79,9 @@ def test_every_link_leads_somewhere() -> None:
     assert {page.name: links for page in PAGES if (links := broken_links(page))} == {}
 
 
-@pytest.mark.parametrize("name", ["README.md", "ops/batch.md", "ops/gateway.md", "ops/operating.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "ops/pages/batch.md", "ops/pages/gateway.md", "ops/pages/operating.md"]
+)
 def test_commands_have_the_options_that_the_pages_give_them(name: str) -> None:
     given = commands(ROOT / name, "millstream")
     assert given

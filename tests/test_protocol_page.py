@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from millstream.client.queue.looks import AFTER_S, AGAIN_S, MOST
-from millstream.client.queue.options import ClientOptions
+from millstream.client.session.lost_entry_probe import AFTER_S, AGAIN_S, MOST
+from millstream.client.session.options import ClientOptions
 from millstream.wire.messages.choices import Delta
-from millstream.wire.messages.messages import Request, Result
+from millstream.wire.messages.job_messages import Request, Result
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "ops" / "protocol.md").read_text("utf-8")

@@ -19,15 +19,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
-from millstream.batch.running.run_options import RunOptions
-from millstream.batch.survey import begin
+from millstream.batch.input_comparison import begin
+from millstream.batch.run.run_options import RunOptions
 from millstream.cli.batch.batch_run import answer, report
-from millstream.cli.conventions.command_run import reported
-from millstream.cli.conventions.interrupts import run_async
-from millstream.cli.conventions.shared_options import Model, RedisUrl
 from millstream.cli.display.terminal import answers, say
 from millstream.cli.display.transcript import Follower
 from millstream.cli.embedded.stack import Stack, choose_model, open_stack
+from millstream.cli.shared.command_run import reported
+from millstream.cli.shared.interrupts import run_async
+from millstream.cli.shared.shared_options import Model, RedisUrl
 from millstream.client.async_client import AsyncClient
 from millstream.wire.keys import Lane
 

@@ -1,4 +1,4 @@
-"""What a GPU makes of the engine, step by step: ops/first_light.md says what each step answers.
+"""What a GPU makes of the engine, step by step: ops/pages/first_light.md says what each step answers.
 
     python -m ops.gpu_survey run 1                  step 1, on this machine's GPU
     python -m ops.gpu_survey run 1 --device null    on the null GPU, which computes nothing; built at first

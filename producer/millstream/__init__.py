@@ -6,14 +6,14 @@ A producer needs nothing else; no worker code is imported.
 import logging
 import typing
 
-from millstream.batch.running.tally import Summary as BatchSummary
+from millstream.batch.run.tally import Summary as BatchSummary
 from millstream.client.async_client import AsyncClient
-from millstream.client.queue.options import ClientOptions
-from millstream.client.queue.queue_status import LaneStatus, QueueStatus, WorkerStatus
-from millstream.client.queue.status import JobStatus
+from millstream.client.session.job_status import JobStatus
+from millstream.client.session.options import ClientOptions
+from millstream.client.session.queue_status import LaneStatus, QueueStatus, WorkerStatus
 from millstream.client.streaming.events import EndEvent, Event, RewindEvent, TokenEvent, Transcript
-from millstream.client.submitting.requests import JobFields, SamplingFields
-from millstream.client.submitting.submission import Submitted
+from millstream.client.submit.requests import JobFields, SamplingFields
+from millstream.client.submit.submission import Submitted
 from millstream.client.sync_client import Client
 from millstream.errors import (
     AccessDenied,
@@ -38,12 +38,20 @@ from millstream.errors import (
 )
 from millstream.wire.keys import Lane
 from millstream.wire.messages.choices import Choice, ChoiceDelta, TokenLogprob, TopLogprob
-from millstream.wire.messages.messages import ChatMessage, ErrorInfo, Request, Result, State, Timing, Usage
-from millstream.wire.messages.replies import CancelOutcome
+from millstream.wire.messages.job_messages import (
+    ChatMessage,
+    ErrorInfo,
+    Request,
+    Result,
+    State,
+    Timing,
+    Usage,
+)
 from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.sampling import SamplingParams
+from millstream.wire.messages.script_replies import CancelOutcome
 from millstream.wire.messages.tools import FunctionCall, Tool, ToolCall, ToolChoice
-from millstream.wire.state.dead import DeadLetter
+from millstream.wire.state.dead_letter import DeadLetter
 from millstream.wire.state.durability import Durability
 from millstream.wire.state.queue_info import ModelIdentity, PubSub
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from millstream.batch.running.causes import MAX_CAUSES, Cause, Causes
+from millstream.batch.run.error_counts import MAX_CAUSES, Cause, Causes
 
 
 def row(line: int, message: str, code: str = "invalid_field", param: str | None = None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from support.workers.answering_worker import answering, completion, read_rows
 
 from millstream import AsyncClient, Unavailable
 from millstream.batch.files.journal import Journal, WriteFailed
-from millstream.batch.running.run_options import RunOptions
+from millstream.batch.run.run_options import RunOptions
 from millstream.errors import JobError
 
 

@@ -18,8 +18,8 @@ from support.workers.counting_worker import until
 
 from millstream import AsyncClient, Request
 from millstream.batch.files.journal import Journal, WriteFailed
-from millstream.batch.running.run_options import RunOptions
-from millstream.wire.messages.messages import ErrorInfo
+from millstream.batch.run.run_options import RunOptions
+from millstream.wire.messages.job_messages import ErrorInfo
 
 APART = RunOptions(reuse=False)
 

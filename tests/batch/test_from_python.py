@@ -17,9 +17,9 @@ from support.workers.counting_worker import until
 from support.workers.hand_worker import replace_model
 
 from millstream import AsyncClient, Client, InvalidRequest, ModelIdentity
-from millstream.batch.bodies.request_body import read_body
 from millstream.batch.files.journal import Journal
 from millstream.batch.rows import batch_lines
+from millstream.openai.request_body import read_body
 
 
 class Panic(BaseException):

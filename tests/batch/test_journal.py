@@ -15,7 +15,7 @@ from support.limits import no_file_above
 
 from millstream.batch.files.journal import Journal, WriteFailed
 from millstream.batch.files.runfile import identity
-from millstream.batch.rows.marks import row_id
+from millstream.batch.rows.row_digests import row_id
 from millstream.errors import InvalidRequest
 from millstream.wire.state.queue_info import ModelIdentity
 

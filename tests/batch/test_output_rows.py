@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from millstream.batch.bodies.request_body import BatchEndpoint
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.output_rows import (
@@ -14,8 +13,9 @@ from millstream.batch.rows.output_rows import (
     refusal_row,
 )
 from millstream.errors import Conflict, InvalidRequest, JobCancelled, JobExpired, JobFailed, NotFound
+from millstream.openai.request_body import BatchEndpoint
 from millstream.wire.messages.choices import Choice, TokenLogprob, TopLogprob
-from millstream.wire.messages.messages import ErrorInfo, Request, Result, State, Timing, Usage
+from millstream.wire.messages.job_messages import ErrorInfo, Request, Result, State, Timing, Usage
 from millstream.wire.messages.tools import FunctionCall, ToolCall
 
 ROW = BatchLine(7, "doc-1", BatchEndpoint.COMPLETIONS, "default", "d1", Request(prompt="x"), None, ())

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from millstream.batch.bodies.request_body import BatchEndpoint, read_body
-from millstream.batch.bodies.unsupported_field import UnsupportedField
 from millstream.errors import InvalidRequest
+from millstream.openai.request_body import BatchEndpoint, read_body
+from millstream.openai.unsupported_field import UnsupportedField
 from millstream.wire.keys import Lane
-from millstream.wire.messages.messages import ChatMessage
+from millstream.wire.messages.job_messages import ChatMessage
 from millstream.wire.messages.response_format import ResponseFormat
 
 HELLO = [{"role": "user", "content": "hello"}]

@@ -30,9 +30,9 @@ from millstream import (
 )
 from millstream.batch.files.journal import Journal
 from millstream.batch.rows.batch_lines import BatchLine, read_row
-from millstream.batch.running.on_change import OnChange
-from millstream.batch.running.run_options import RunOptions
-from millstream.batch.running.sending import Patience
+from millstream.batch.run.on_change import OnChange
+from millstream.batch.run.run_options import RunOptions
+from millstream.batch.run.submit_lines import Patience
 from millstream.wire import calls
 from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.state.queue_info import QueueInfo, create_or_read

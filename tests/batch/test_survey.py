@@ -14,16 +14,16 @@ import pytest
 from support.limits import no_file_above
 from support.workers.answering_worker import completion, read_rows, write_lines
 
-from millstream.batch import survey as surveys
+from millstream.batch import input_comparison as surveys
 from millstream.batch.files.journal import Journal, WriteFailed
-from millstream.batch.preparing import make_ready
+from millstream.batch.input_comparison import Survey
+from millstream.batch.prepare_run import make_ready
 from millstream.batch.rows.batch_lines import custom_id_of, parse, read_row
 from millstream.batch.rows.faults import LineFault
-from millstream.batch.rows.marks import row_id
 from millstream.batch.rows.output_rows import fault_row
-from millstream.batch.running.on_change import OnChange
-from millstream.batch.running.run_options import RunOptions
-from millstream.batch.survey import Survey
+from millstream.batch.rows.row_digests import row_id
+from millstream.batch.run.on_change import OnChange
+from millstream.batch.run.run_options import RunOptions
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane
 from millstream.wire.state.queue_info import ModelIdentity

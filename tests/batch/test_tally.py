@@ -6,9 +6,9 @@ from array import array
 
 import pytest
 
-from millstream.batch.running.tally import MAX_UNKNOWN, Percentiles, Tally, agrees
+from millstream.batch.run.tally import MAX_UNKNOWN, Percentiles, Tally, agrees
 from millstream.wire.messages.choices import Choice
-from millstream.wire.messages.messages import Result, Timing, Usage
+from millstream.wire.messages.job_messages import Result, Timing, Usage
 
 
 def result(first_ms: int, last_ms: int, tokens: int, text: str = "yes") -> Result:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from millstream.batch.running.window import Window
+from millstream.batch.run.window import Window
 
 
 def test_it_is_full_of_jobs_or_of_bytes() -> None:

@@ -19,7 +19,7 @@ from millstream import Result, State
 from millstream.wire.keys import QueueKeys, shard_of
 from millstream.wire.messages.codec import MAX_RESULT_BYTES, decode
 from millstream.wire.messages.record import JOB_FIELDS, job_record, log_entry, partial_result
-from millstream.wire.messages.replies import JobRecord, LogEntry
+from millstream.wire.messages.script_replies import JobRecord, LogEntry
 
 PAGE = 200
 HARM_LASTS_S = 5 * LEASE_S  # for which a worker that was stopped or partitioned may lose its jobs

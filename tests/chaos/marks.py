@@ -11,7 +11,7 @@ from millstream import State
 from millstream.wire.messages.choices import Delta
 from millstream.wire.messages.codec import decode
 from millstream.wire.messages.record import DELTA, END, MARKER
-from millstream.wire.messages.replies import LogEntry
+from millstream.wire.messages.script_replies import LogEntry
 
 REPEATED = "repeated"  # in the words of a text that has something twice
 

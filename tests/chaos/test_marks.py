@@ -12,7 +12,7 @@ from chaos.ledger import Ended, Entry, Order, Reading
 from millstream import ChoiceDelta, EndEvent, RewindEvent, State, TokenEvent
 from millstream.wire.messages.choices import Delta
 from millstream.wire.messages.codec import encode
-from millstream.wire.messages.replies import LogEntry
+from millstream.wire.messages.script_replies import LogEntry
 
 ORDER = Order("a", {}, ("w1 w2 w3", "w2 w3 w4"))
 

@@ -20,14 +20,14 @@ from support.workers.hand_worker import register
 from millstream import AsyncClient
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
-from millstream.batch.running.run import BatchRun
-from millstream.batch.running.run_options import RunOptions
-from millstream.batch.running.sending import Patience
-from millstream.batch.running.tally import Summary, Tally
+from millstream.batch.run.run import BatchRun
+from millstream.batch.run.run_options import RunOptions
+from millstream.batch.run.submit_lines import Patience
+from millstream.batch.run.tally import Summary, Tally
 from millstream.cli.batch.batch_watch import jobs_before, watched
 from millstream.cli.display.batch_progress import SPARE, Shown, show_progress
 from millstream.cli.embedded.stack import Stack
-from millstream.client.background import beside
+from millstream.client.session.run_while import beside
 from millstream.errors import MillstreamError
 from millstream.wire.keys import Lane, QueueKeys
 

@@ -21,8 +21,8 @@ from support.workers.counting_worker import counted, model_name, write_tokenizer
 from support.workers.fake_engine import COMMAND
 
 from millstream.cli.embedded.embedded_server import EmbeddedServer, ServerFailed, ServerInUse, running_url
-from millstream.cli.embedded.instance import Instance
 from millstream.cli.embedded.local_worker import LocalWorker, WorkerEnded
+from millstream.cli.embedded.server_record import Instance
 from millstream.cli.embedded.stack import Stack
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from millstream.cli.conventions.interrupts import run_async
+from millstream.cli.shared.interrupts import run_async
 
 
 class Work:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.display.loading import LoadingProgress, show_loading
+from millstream.cli.display.load_progress import LoadingProgress, show_loading
 from millstream.cli.embedded.worker_log import WorkerLog
 
 

@@ -18,7 +18,7 @@ from typer.main import get_command
 import millstream
 from millstream.__main__ import main
 from millstream.cli.app import app
-from millstream.cli.conventions.exits import ExitCode
+from millstream.cli.shared.exits import ExitCode
 from millstream_worker.__main__ import main as work
 
 

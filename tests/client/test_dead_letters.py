@@ -23,7 +23,7 @@ from millstream import (
     QueueFull,
     State,
 )
-from millstream.client.tracking import dead_letters as module
+from millstream.client.jobs import dead_letters as module
 from millstream.wire.keys import Lane
 from millstream.wire.messages import codec
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.client.submitting.drain_rate import FIRST_S, LEAST_S, MOST_S, DrainRate
+from millstream.client.submit.drain_rate import FIRST_S, LEAST_S, MOST_S, DrainRate
 
 
 def test_nothing_is_known_at_first() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.client.queue.ended_job import EndedJob, result_without_choices
+from millstream.client.session.ended_job import EndedJob, result_without_choices
 from millstream.errors import JobFailed, ProtocolError
 from millstream.wire.messages.choices import Choice
 from millstream.wire.messages.codec import encode, pack
-from millstream.wire.messages.messages import ErrorInfo, Result, State, Usage
+from millstream.wire.messages.job_messages import ErrorInfo, Result, State, Usage
 from millstream.wire.messages.record import JOB_FIELDS, job_record
-from millstream.wire.messages.replies import JobRecord
+from millstream.wire.messages.script_replies import JobRecord
 
 RESULT = Result(
     state=State.FAILED,

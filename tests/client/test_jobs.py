@@ -36,8 +36,8 @@ from millstream import (
     Submitted,
     Unavailable,
 )
-from millstream.client.queue.session import CLOCK_S, Session
-from millstream.client.submitting.submission import LONGEST_PAUSE_S, RETRY_S, pause_s
+from millstream.client.session.session import CLOCK_S, Session
+from millstream.client.submit.submission import LONGEST_PAUSE_S, RETRY_S, pause_s
 from millstream.wire import calls
 from millstream.wire.messages import codec
 from millstream.wire.messages.codec import MAX_MESSAGE_BYTES

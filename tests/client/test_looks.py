@@ -13,11 +13,11 @@ from support.workers.counting_worker import assert_nothing_left, counted, model_
 from support.workers.hand_worker import HandWorker
 
 from millstream import AsyncClient, EndEvent, JobFailed, NotReady, Result, State
-from millstream.client.queue.looks import AGAIN_S, MOST, Looks
-from millstream.client.queue.options import ClientOptions
-from millstream.client.queue.queue_jobs import QueueJobs
-from millstream.client.queue.session import Session
-from millstream.client.tracking import job_ends, streams
+from millstream.client.jobs import follow_stream, wait_jobs
+from millstream.client.session.job_reader import QueueJobs
+from millstream.client.session.lost_entry_probe import AGAIN_S, MOST, Looks
+from millstream.client.session.options import ClientOptions
+from millstream.client.session.session import Session
 from millstream.wire.keys import QueueKeys
 
 SHARD = QueueKeys("default").shard(0)
@@ -36,12 +36,12 @@ def test_each_job_is_asked_about_now_and_then_and_not_too_many_at_once() -> None
 async def ends(jobs: QueueJobs, how: str, job_id: str) -> str:
     """The code of the error that a reader of this kind hears of."""
     if how == "stream":
-        [event] = [event async for event in streams.follow(jobs, job_id, None)]
+        [event] = [event async for event in follow_stream.follow(jobs, job_id, None)]
         assert isinstance(event, EndEvent)
         assert event.state is State.FAILED
         assert event.error is not None
         return event.error.code
-    [(_, outcome)] = [one async for one in job_ends.as_completed(jobs, [job_id], 30)]
+    [(_, outcome)] = [one async for one in wait_jobs.as_completed(jobs, [job_id], 30)]
     assert isinstance(outcome, JobFailed)
     assert "under another id" in str(outcome)
     return outcome.reason
@@ -87,7 +87,7 @@ async def test_neither_an_unheard_end_nor_the_end_of_the_time_is_missed(
 
     talking = asyncio.create_task(talk())
     async with asyncio.timeout(20):
-        waiting = job_ends.as_completed(QueueJobs(session, "default"), [busy, quiet], 1.0, (0.01, 0.01))
+        waiting = wait_jobs.as_completed(QueueJobs(session, "default"), [busy, quiet], 1.0, (0.01, 0.01))
         ended = [(job_id, type(outcome)) async for job_id, outcome in waiting]
     assert ended == [(quiet, Result), (busy, NotReady)]
     talking.cancel()

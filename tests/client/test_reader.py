@@ -20,8 +20,8 @@ from millstream.client.streaming.events import EndEvent, Event, RewindEvent, Tok
 from millstream.client.streaming.reader import PAGE_ENTRIES, QUEUED_PATIENCE_S, StreamReader, Want
 from millstream.errors import CursorExpired, InvalidRequest, NotFound, ProtocolError
 from millstream.wire.messages.choices import Choice
-from millstream.wire.messages.messages import Result, State
-from millstream.wire.messages.replies import LogEntry
+from millstream.wire.messages.job_messages import Result, State
+from millstream.wire.messages.script_replies import LogEntry
 
 
 def texts(events: list[Event]) -> list[str]:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from millstream.client.queue.options import ClientOptions
-from millstream.client.submitting.requests import USUAL_OUTPUT, JobFields, SamplingFields, draft
+from millstream.client.session.options import ClientOptions
+from millstream.client.submit.requests import USUAL_OUTPUT, JobFields, SamplingFields, draft
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import job_id_of, shard_of
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import ChatMessage, Request
+from millstream.wire.messages.job_messages import ChatMessage, Request
 from millstream.wire.messages.sampling import SamplingParams
 
 NOW_MS = 1_700_000_000_000

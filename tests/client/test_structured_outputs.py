@@ -10,10 +10,10 @@ import pytest
 from pydantic import BaseModel, ConfigDict, RootModel
 
 from millstream import InvalidRequest, ResponseFormat
-from millstream.client.submitting.requests import EncodedRequest, draft
-from millstream.client.submitting.structured_outputs import asked_format
+from millstream.client.submit.requests import EncodedRequest, draft
+from millstream.openai.structured_outputs import asked_format
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import Request
+from millstream.wire.messages.job_messages import Request
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "string"}, "a": {"type": "integer"}}}
 TEXT = '{"type":"object","properties":{"b":{"type":"string"},"a":{"type":"integer"}}}'

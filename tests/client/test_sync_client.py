@@ -28,7 +28,7 @@ from millstream import (
     State,
     Submitted,
 )
-from millstream.client.submitting.submission import BATCH_JOBS
+from millstream.client.submit.submission import BATCH_JOBS
 
 
 @pytest.fixture

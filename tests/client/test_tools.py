@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from millstream.client.submitting.requests import draft
+from millstream.client.submit.requests import draft
 from millstream.errors import InvalidRequest
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import Request
+from millstream.wire.messages.job_messages import Request
 from millstream.wire.messages.tools import FunctionCall, Tool, ToolCall, ToolChoice
 
 HELLO = {"role": "user", "content": "hi"}

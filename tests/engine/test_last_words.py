@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from millstream_worker.engine.last_words import last_words
+from millstream_worker.engine.fatal_errors import last_words
 from millstream_worker.engine.protocol.frames import BadFrame, Fault, LastWords
 
 

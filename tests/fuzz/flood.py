@@ -35,7 +35,7 @@ from millstream.errors import ProtocolError
 from millstream.wire import calls
 from millstream.wire.keys import LANES
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import Result, State
+from millstream.wire.messages.job_messages import Result, State
 from millstream.wire.messages.record import read_job
 
 _CHUNK = 500

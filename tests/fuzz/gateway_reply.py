@@ -9,7 +9,7 @@ from typing import Any
 from fuzz.http_exchange import Reply
 from fuzz.in_process_gateway import KEYS, in_process_gateway
 from fuzz.target import Refused
-from millstream.gateway.web.gateway_metrics import CLIENT_GONE
+from millstream.gateway.gateway_metrics import CLIENT_GONE
 
 _KNOWN_5XX = {501: {"not_implemented"}, 503: {"no_worker"}}  # the server and the store are there
 

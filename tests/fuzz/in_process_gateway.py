@@ -20,17 +20,17 @@ from support.workers.hand_worker import HandWorker, hand_worker, register
 
 from fuzz.http_exchange import HttpExchange, Reply
 from fuzz.target import folder
-from millstream.gateway.access.gateway_settings import GatewaySettings
-from millstream.gateway.application import application
-from millstream.gateway.batches.batch_catalogue import BatchCatalogue
-from millstream.gateway.batches.batch_part import BatchPart
-from millstream.gateway.batches.batch_record import BatchRecord, RowKind
-from millstream.gateway.files.file_record import FileRecord, object_path
-from millstream.gateway.identity.keyring import ApiKey
-from millstream.gateway.services.services import Services
-from millstream.gateway.web.gateway_metrics import GatewayMetrics
+from millstream.gateway.auth.api_keys import ApiKey
+from millstream.gateway.batches.records.batch_catalogue import BatchCatalogue
+from millstream.gateway.batches.records.batch_part import BatchPart
+from millstream.gateway.batches.records.batch_record import BatchRecord, RowKind
+from millstream.gateway.context import Services
+from millstream.gateway.files.store.file_record import FileRecord, object_path
+from millstream.gateway.gateway_app import application
+from millstream.gateway.gateway_metrics import GatewayMetrics
+from millstream.gateway.gateway_settings import GatewaySettings
+from millstream.gateway.redis.tenant_keys import API_KEYS, TenantKeys
 from millstream.wire.keys import Lane
-from millstream.wire.tenant_keys import API_KEYS, TenantKeys
 from millstream.wire.versions import TAKEN
 
 TENANT = "t"

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from fuzz.values import some, subset
-from millstream.wire.messages.messages import Timing
+from millstream.wire.messages.job_messages import Timing
 
 VOCAB = 1000  # of the counting model's tokenizer
 STATES = ("queued", "running", "completed", "failed", "cancelled", "expired")

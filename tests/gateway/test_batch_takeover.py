@@ -20,7 +20,7 @@ from support.servers.servers import Server, lasting_server
 from support.workers.counting_worker import counted, model_name, serving, until, write_tokenizer
 from support.workers.hand_worker import hand_worker
 
-from millstream.wire.tenant_keys import OPEN_BATCHES, TenantKeys
+from millstream.gateway.redis.tenant_keys import OPEN_BATCHES, TenantKeys
 
 LINES = 160
 

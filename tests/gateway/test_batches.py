@@ -20,8 +20,8 @@ from support.workers.counting_worker import counted, model_name, serving, until,
 from support.workers.hand_worker import HandJob, HandWorker
 
 from millstream import AsyncClient, State
-from millstream.wire.messages.replies import AppendOutcome
-from millstream.wire.tenant_keys import TenantKeys
+from millstream.gateway.redis.tenant_keys import TenantKeys
+from millstream.wire.messages.script_replies import AppendOutcome
 
 LINES = [chat(number, "w1", 2) for number in range(1, 4)]
 

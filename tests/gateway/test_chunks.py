@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream import Choice, ChoiceDelta, FunctionCall, Lane, Request, SamplingParams, Tool, ToolCall, Usage
-from millstream.batch.bodies.request_body import BatchEndpoint
-from millstream.client.submitting.requests import draft
-from millstream.gateway.generating.asked_generation import AskedGeneration
-from millstream.gateway.generating.chunks import Chunks
-from millstream.gateway.generating.spoken_text import SpokenText
-from millstream.wire.messages.messages import ChatMessage
+from millstream.client.submit.requests import draft
+from millstream.gateway.completions.completion_request import AskedGeneration
+from millstream.openai.chunks import Chunks
+from millstream.openai.request_body import BatchEndpoint
+from millstream.openai.tool_call_filter import SpokenText
+from millstream.wire.messages.job_messages import ChatMessage
 
 CALL = ToolCall(id="c1", function=FunctionCall(name="get", arguments='{"a": 1}'))
 WRITTEN = '<tool_call>{"name": "get", "arguments": {"a": 1}}</tool_call>'

@@ -11,9 +11,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from millstream.batch.rows.faults import LineFault
-from millstream.gateway.services.cpu_executor import PROCESSES, SHORT_BYTES, CpuExecutor, UnexpectedError
-from millstream.gateway.web.api_error import ApiError
-from millstream.gateway.web.gateway_metrics import GatewayMetrics
+from millstream.gateway.cpu_executor import PROCESSES, SHORT_BYTES, CpuExecutor, UnexpectedError
+from millstream.gateway.gateway_metrics import GatewayMetrics
+from millstream.gateway.http.api_error import ApiError
 
 SHORT, LONG = b"x", b"x" * (SHORT_BYTES + 1)
 SECRET = "w7777"

@@ -23,12 +23,12 @@ from support.gateway import HELLO, Gateway
 from support.servers.servers import Server
 from support.workers.hand_worker import HandWorker
 
-from millstream.batch.bodies.request_body import KNOWN_FIELDS, UNSUPPORTED_FIELDS, BatchEndpoint
-from millstream.gateway.access.gateway_settings import GatewaySettings
-from millstream.gateway.application import ABSENT, routes
-from millstream.gateway.batching.asked_batch import LONGEST_NAME, LONGEST_VALUE, MOST_METADATA
-from millstream.gateway.services.services import Services
-from millstream.gateway.web.gateway_metrics import GatewayMetrics
+from millstream.gateway.batches.routes.batch_request import LONGEST_NAME, LONGEST_VALUE, MOST_METADATA
+from millstream.gateway.context import Services
+from millstream.gateway.gateway_app import ABSENT, routes
+from millstream.gateway.gateway_metrics import GatewayMetrics
+from millstream.gateway.gateway_settings import GatewaySettings
+from millstream.openai.request_body import KNOWN_FIELDS, UNSUPPORTED_FIELDS, BatchEndpoint
 from millstream.wire.keys import Lane
 
 OWN_FILE, OWN_NOTES = "own file", "own notes"  # stand for ids: of a file for batches, and of another one

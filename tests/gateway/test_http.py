@@ -11,7 +11,7 @@ import pytest
 from support.gateway import HELLO, Gateway
 from support.workers.hand_worker import HandWorker
 
-from millstream.gateway.services.queue_directory import FRESH_S
+from millstream.gateway.queues.queue_directory import FRESH_S
 
 CHAT = "/v1/chat/completions"
 BODY: dict[str, Any] = {"model": "default", "messages": HELLO}

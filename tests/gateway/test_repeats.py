@@ -22,10 +22,10 @@ from support.workers.counting_worker import until
 from support.workers.hand_worker import HandJob, HandWorker, register
 
 from millstream import AsyncClient, ClientOptions, State
-from millstream.wire.calls.gateway_calls import open_post
+from millstream.gateway.redis.gateway_calls import open_post
+from millstream.gateway.redis.tenant_keys import TenantKeys
 from millstream.wire.keys import QueueKeys
 from millstream.wire.messages.record import read_job
-from millstream.wire.tenant_keys import TenantKeys
 
 CHAT: dict[str, Any] = {"model": "default", "messages": HELLO}
 AGAIN = {"X-Stainless-Retry-Count": "1"}

@@ -15,23 +15,23 @@ import pytest
 from prometheus_client import CollectorRegistry
 from support.gateway import HELLO, Gateway
 
-from millstream.batch.bodies.request_body import BatchEndpoint
 from millstream.batch.rows.batch_lines import BatchRow
-from millstream.client.queue.ended_job import EndedJob
+from millstream.client.session.ended_job import EndedJob
 from millstream.errors import InvalidRequest
-from millstream.gateway.batch_work.finished_rows import UNREADABLE, ended_row
-from millstream.gateway.batch_work.input_stream import input_lines
-from millstream.gateway.batch_work.line_reader import read_line
-from millstream.gateway.batches.batch_record import RowKind
-from millstream.gateway.generating.answering import whole_body
-from millstream.gateway.generating.asked_generation import read_generation
-from millstream.gateway.identity.keyring import ANYBODY
-from millstream.gateway.services.cpu_executor import SHORT_BYTES, CpuExecutor
-from millstream.gateway.web.gateway_metrics import GatewayMetrics
+from millstream.gateway.auth.api_keys import ANYBODY
+from millstream.gateway.batches.records.batch_record import RowKind
+from millstream.gateway.batches.runner.finished_rows import UNREADABLE, ended_row
+from millstream.gateway.batches.runner.input_stream import input_lines
+from millstream.gateway.batches.runner.line_reader import read_line
+from millstream.gateway.completions.completion_request import read_generation
+from millstream.gateway.completions.responders import whole_body
+from millstream.gateway.cpu_executor import SHORT_BYTES, CpuExecutor
+from millstream.gateway.gateway_metrics import GatewayMetrics
+from millstream.openai.request_body import BatchEndpoint
 from millstream.wire.loop_gaps import TICK_S, LoopGaps
 from millstream.wire.messages.choices import Choice, TokenLogprob, TopLogprob
 from millstream.wire.messages.codec import encode, pack
-from millstream.wire.messages.messages import Result, read_request
+from millstream.wire.messages.job_messages import Result, read_request
 from millstream.wire.messages.record import JOB_FIELDS, job_record
 
 LONGEST_S = 0.2

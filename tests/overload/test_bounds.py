@@ -16,7 +16,7 @@ from millstream.client.streaming.reader import StreamReader
 from millstream.wire.messages import codec
 from millstream.wire.messages.choices import ChoiceDelta, Delta
 from millstream.wire.messages.record import DELTA, read_log
-from millstream.wire.messages.replies import LogEntry
+from millstream.wire.messages.script_replies import LogEntry
 from millstream_worker.jobs import encoding, output
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.text import TextModel

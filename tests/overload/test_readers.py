@@ -18,12 +18,12 @@ from support.workers.counting_worker import counted, until
 from support.workers.work import Work
 
 from millstream import AsyncClient, ClientOptions, JobFields, Result
-from millstream.client.queue.queue_jobs import QueueJobs
-from millstream.client.queue.session import Session
-from millstream.client.tracking import job_ends, streams
-from millstream.client.tracking.job_ends import READ_BYTES
+from millstream.client.jobs import follow_stream, wait_jobs
+from millstream.client.jobs.wait_jobs import READ_BYTES
+from millstream.client.session.job_reader import QueueJobs
+from millstream.client.session.session import Session
 from millstream.wire.keys import QueueKeys
-from millstream.wire.messages.replies import JobRecord
+from millstream.wire.messages.script_replies import JobRecord
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(300)]
 
@@ -110,7 +110,7 @@ async def test_ten_thousand_waiting_streams_hardly_ask(valkey: Server) -> None:
             reads = await _log_reads(direct)
             for reader in readers:
                 reader.cancel()
-    assert reads < 2 * window_s * streams.POLLS_PER_S
+    assert reads < 2 * window_s * follow_stream.POLLS_PER_S
 
 
 async def _read(client: AsyncClient, job_id: str) -> None:
@@ -143,7 +143,7 @@ async def test_many_large_results_are_read_a_few_at_a_time(valkey: Server) -> No
             await client.wait_many(ids, timeout_s=60)
     session = Session(valkey.url, ClientOptions())
     jobs = NotedReads(session)
-    outcomes = [pair async for pair in job_ends.as_completed(jobs, ids, 60)]  # all are read at once
+    outcomes = [pair async for pair in wait_jobs.as_completed(jobs, ids, 60)]  # all are read at once
     await session.aclose()
     assert len(outcomes) == 24
     assert sum(jobs.batches) > 24 * MIB

@@ -1,4 +1,4 @@
-"""What each role of `ops/users.acl` cannot do, and how a refusal reaches whoever meets it."""
+"""What each role of `ops/deploy/users.acl` cannot do, and how a refusal reaches whoever meets it."""
 
 from __future__ import annotations
 

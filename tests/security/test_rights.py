@@ -1,4 +1,4 @@
-"""A role of `ops/users.acl` may send the commands that its rules name and no others, and their replies show
+"""A role of `ops/deploy/users.acl` may send the commands that its rules name and no others, and their replies show
 nothing of other clients' jobs.
 """
 

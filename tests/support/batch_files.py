@@ -10,9 +10,9 @@ import redis
 from millstream import AsyncClient, ClientOptions
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
-from millstream.batch.running.run import BatchRun
-from millstream.batch.running.run_options import RunOptions
-from millstream.batch.running.tally import Summary
+from millstream.batch.run.run import BatchRun
+from millstream.batch.run.run_options import RunOptions
+from millstream.batch.run.tally import Summary
 from millstream.wire.keys import QueueKeys
 from support.servers.servers import Server
 from support.workers.answering_worker import completion, read_rows, write_lines

@@ -20,9 +20,9 @@ from millstream import AsyncClient
 from millstream.wire import calls
 from millstream.wire.keys import GROUP, RELEASED, Lane, QueueKeys
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import Request
+from millstream.wire.messages.job_messages import Request
 from millstream.wire.messages.record import read_job
-from millstream.wire.messages.replies import LaneEntry
+from millstream.wire.messages.script_replies import LaneEntry
 from millstream.wire.state.heartbeat import Heartbeat, beat
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.observe.metrics import Metrics

@@ -26,7 +26,7 @@ from millstream import AsyncClient, Result
 from millstream.client.streaming.events import Transcript
 from millstream.wire.keys import QueueKeys
 from millstream.wire.messages.record import read_job
-from millstream.wire.messages.replies import JobRecord
+from millstream.wire.messages.script_replies import JobRecord
 from millstream.wire.state.heartbeat import read_workers
 from millstream.wire.state.queue_info import read_queue
 from millstream.wire.versions import TAKEN, Versions

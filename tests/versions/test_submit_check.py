@@ -14,9 +14,9 @@ import redis.asyncio
 from support.servers.servers import Server
 
 from millstream import AsyncClient, ClientOptions, JobFields, QueueMismatch, Submitted, Unavailable
-from millstream.client.queue.queue_jobs import QueueJobs
-from millstream.client.queue.session import Session
-from millstream.client.submitting.worker_versions import WorkerVersions
+from millstream.client.session.job_reader import QueueJobs
+from millstream.client.session.session import Session
+from millstream.client.submit.worker_versions import WorkerVersions
 from millstream.wire.calls import run
 from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.messages.record import read_job

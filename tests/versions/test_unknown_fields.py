@@ -21,7 +21,7 @@ from millstream.wire.calls import Claim
 from millstream.wire.keys import QueueKeys
 from millstream.wire.messages import codec
 from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta
-from millstream.wire.messages.messages import ErrorInfo, Request, Result, Timing, Usage
+from millstream.wire.messages.job_messages import ErrorInfo, Request, Result, Timing, Usage
 from millstream.wire.messages.record import read_job
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.state.heartbeat import Heartbeat

@@ -13,9 +13,9 @@ from support.wire.desk import LONG_MS, TTL_MS, Desk
 from millstream.wire import calls
 from millstream.wire.calls.attempt import seed_of
 from millstream.wire.keys import GROUP, RELEASED
-from millstream.wire.messages.messages import State, Timing
+from millstream.wire.messages.job_messages import State, Timing
 from millstream.wire.messages.record import parse_event
-from millstream.wire.messages.replies import AppendOutcome, EndOutcome, LogEntry, SubmitOutcome
+from millstream.wire.messages.script_replies import AppendOutcome, EndOutcome, LogEntry, SubmitOutcome
 
 
 async def test_a_job_runs_from_submit_to_its_result(desk: Desk) -> None:

@@ -7,8 +7,8 @@ from support.wire.desk import LONG_MS, Desk
 
 from millstream.wire.calls import Claim
 from millstream.wire.keys import GROUP, RELEASED
-from millstream.wire.messages.messages import State, Timing
-from millstream.wire.messages.replies import EndOutcome, LogEntry
+from millstream.wire.messages.job_messages import State, Timing
+from millstream.wire.messages.script_replies import EndOutcome, LogEntry
 
 # --- finish ------------------------------------------------------------------------------------------------
 

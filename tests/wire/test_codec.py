@@ -12,7 +12,7 @@ import pytest
 from millstream.errors import ProtocolError
 from millstream.wire.messages.choices import Choice, TokenLogprob, TopLogprob
 from millstream.wire.messages.codec import MAX_MESSAGE_BYTES, MAX_RESULT_BYTES, decode, encode, pack, unpack
-from millstream.wire.messages.messages import ChatMessage, Request, Result
+from millstream.wire.messages.job_messages import ChatMessage, Request, Result
 
 
 def test_messages_come_back_and_defaults_take_no_space() -> None:

@@ -18,8 +18,8 @@ from support.wire.windows import send
 
 from millstream.wire import calls
 from millstream.wire.keys import GROUP, LANES, Lane, QueueKeys
-from millstream.wire.messages.messages import State
-from millstream.wire.messages.replies import CancelOutcome, EndOutcome, SubmitOutcome
+from millstream.wire.messages.job_messages import State
+from millstream.wire.messages.script_replies import CancelOutcome, EndOutcome, SubmitOutcome
 
 KEYS = QueueKeys("docs").shard(0)
 PARKED, TENANTS = KEYS.parked(Lane.BATCH), KEYS.tenants(Lane.BATCH)

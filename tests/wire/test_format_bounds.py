@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from millstream.wire.messages.bounds.format_bounds import least_of
-from millstream.wire.messages.invalid import invalid_request
-from millstream.wire.messages.messages import Request
+from millstream.wire.messages.job_messages import Request
+from millstream.wire.messages.validation_errors import invalid_request
 
 
 def schema(value: Any) -> dict[str, str]:

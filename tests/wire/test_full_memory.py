@@ -12,9 +12,9 @@ from support.wire.desk import TTL_MS, Desk
 from millstream.wire import calls
 from millstream.wire.calls import Claim, ScriptCall
 from millstream.wire.keys import GROUP
-from millstream.wire.messages.messages import State
-from millstream.wire.messages.replies import CancelOutcome, EndOutcome, SubmitOutcome
-from millstream.wire.state.dead import list_dead
+from millstream.wire.messages.job_messages import State
+from millstream.wire.messages.script_replies import CancelOutcome, EndOutcome, SubmitOutcome
+from millstream.wire.state.dead_letter import list_dead
 from millstream.wire.state.heartbeat import Heartbeat, beat
 
 

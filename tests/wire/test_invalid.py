@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from millstream.errors import InvalidRequest
 from millstream.wire.messages import response_format
 from millstream.wire.messages.codec import pack
-from millstream.wire.messages.invalid import invalid_request
-from millstream.wire.messages.messages import INPUTS, Request, Result, read_request
+from millstream.wire.messages.job_messages import INPUTS, Request, Result, read_request
+from millstream.wire.messages.validation_errors import invalid_request
 
 
 def nested(depth: int) -> str:

@@ -13,11 +13,11 @@ from typing import Literal
 import pytest
 from pydantic import ValidationError
 
-from millstream.client.submitting.offered_tools import asked_tools
 from millstream.errors import InvalidRequest
-from millstream.wire.messages.invalid import invalid_request
-from millstream.wire.messages.messages import Request
+from millstream.openai.offered_tools import asked_tools
+from millstream.wire.messages.job_messages import Request
 from millstream.wire.messages.response_format import MAX_BYTES, ResponseFormat
+from millstream.wire.messages.validation_errors import invalid_request
 
 SHORT = 16 * 1024
 MOST_TIMES = 32  # for 16 times the length; what reads each part again for each part takes 256

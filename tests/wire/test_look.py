@@ -8,7 +8,7 @@ import pytest
 from support.wire.desk import LONG_MS, TTL_MS, Desk
 
 from millstream.wire import calls
-from millstream.wire.messages.messages import State
+from millstream.wire.messages.job_messages import State
 
 
 async def look(desk: Desk, job_id: str = "0-a", result: bytes = b"result") -> bool:

@@ -16,8 +16,8 @@ from support.servers.servers import Server
 from support.wire.desk import Desk
 
 from millstream.wire.calls import Claim
-from millstream.wire.messages.messages import State
-from millstream.wire.messages.replies import AppendOutcome, EndOutcome
+from millstream.wire.messages.job_messages import State
+from millstream.wire.messages.script_replies import AppendOutcome, EndOutcome
 
 
 class Journal:

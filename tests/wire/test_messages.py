@@ -10,7 +10,7 @@ from millstream.client.streaming.events import TokenEvent
 from millstream.errors import ProtocolError
 from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta, TokenLogprob
 from millstream.wire.messages.codec import decode, encode, pack
-from millstream.wire.messages.messages import ChatMessage, Request, Result
+from millstream.wire.messages.job_messages import ChatMessage, Request, Result
 from millstream.wire.messages.sampling import SamplingParams
 
 

@@ -10,8 +10,8 @@ from support.wire.desk import LONG_MS, TTL_MS, Desk
 
 from millstream.wire import calls
 from millstream.wire.keys import Lane
-from millstream.wire.messages.messages import State
-from millstream.wire.messages.replies import LogEntry, SubmitOutcome
+from millstream.wire.messages.job_messages import State
+from millstream.wire.messages.script_replies import LogEntry, SubmitOutcome
 
 
 async def test_a_job_is_queued_with_its_request(desk: Desk) -> None:

@@ -15,12 +15,12 @@ from support.servers.servers import Server
 from support.wire.protocol_model import MAX_DEAD, RELEASED, Model
 from support.wire.windows import send
 
-from millstream.client.tracking.dead_letters import again
+from millstream.client.jobs.dead_letters import again
 from millstream.wire import calls
 from millstream.wire.calls import Claim, ScriptCall
 from millstream.wire.keys import GROUP, Lane, QueueKeys, job_id_of
-from millstream.wire.messages.messages import State
-from millstream.wire.state.dead import DeadLetter, Place, list_dead
+from millstream.wire.messages.job_messages import State
+from millstream.wire.state.dead_letter import DeadLetter, Place, list_dead
 from millstream.wire.state.queue_info import serve_model
 
 R = TypeVar("R")

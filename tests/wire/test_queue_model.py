@@ -13,9 +13,9 @@ from support.wire.desk import Desk
 from millstream.wire import calls
 from millstream.wire.calls import Claim, run
 from millstream.wire.keys import RELEASED, QueueKeys
-from millstream.wire.messages.messages import Timing
+from millstream.wire.messages.job_messages import Timing
 from millstream.wire.messages.record import MARKER
-from millstream.wire.messages.replies import AppendOutcome, EndOutcome, StartReply
+from millstream.wire.messages.script_replies import AppendOutcome, EndOutcome, StartReply
 from millstream.wire.state.queue_info import QueueInfo, open_queue, record_worker, serve_model
 from millstream.wire.versions import TAKEN, Versions
 

@@ -8,9 +8,9 @@ from support.wire.desk import LONG_MS, Desk
 from millstream.errors import ProtocolError
 from millstream.wire.messages.choices import ChoiceDelta, Delta, TokenLogprob
 from millstream.wire.messages.codec import encode
-from millstream.wire.messages.messages import State
+from millstream.wire.messages.job_messages import State
 from millstream.wire.messages.record import parse_event, partial_result, read_log
-from millstream.wire.messages.replies import LogEntry
+from millstream.wire.messages.script_replies import LogEntry
 from millstream.wire.versions import FIRST_VERSION, TAKEN
 
 

@@ -11,11 +11,11 @@ from pydantic import BaseModel, ValidationError
 from millstream.errors import IncompleteAnswer
 from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta
 from millstream.wire.messages.codec import decode, encode, unpack
-from millstream.wire.messages.invalid import invalid_request
-from millstream.wire.messages.messages import Request, Result, read_request
+from millstream.wire.messages.job_messages import Request, Result, read_request
 from millstream.wire.messages.record import merged_choices
-from millstream.wire.messages.replies import LogEntry
 from millstream.wire.messages.response_format import ResponseFormat
+from millstream.wire.messages.script_replies import LogEntry
+from millstream.wire.messages.validation_errors import invalid_request
 
 
 @pytest.mark.parametrize(

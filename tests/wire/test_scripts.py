@@ -16,7 +16,7 @@ from millstream.errors import ProtocolError
 from millstream.wire.calls import Claim, ScriptCall, cancel, expire, expire_one, look, run, run_many, take
 from millstream.wire.calls.scripts import script
 from millstream.wire.keys import GROUP, RELEASED, QueueKeys
-from millstream.wire.messages.replies import AppendOutcome, AppendReply, CancelOutcome
+from millstream.wire.messages.script_replies import AppendOutcome, AppendReply, CancelOutcome
 
 LUA = files("millstream.wire").joinpath("lua")
 NAMES = sorted(path.name.removesuffix(".lua") for path in LUA.iterdir() if path.name.endswith(".lua"))

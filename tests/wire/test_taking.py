@@ -7,7 +7,7 @@ from redis.exceptions import ResponseError
 from support.wire.desk import Desk
 
 from millstream.wire import calls
-from millstream.wire.calls.taking import Delivered
+from millstream.wire.calls.lane_calls import Delivered
 from millstream.wire.keys import GROUP, Lane
 
 

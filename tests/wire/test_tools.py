@@ -8,9 +8,9 @@ from typing import Any
 from millstream.client.streaming.merge import missing_deltas
 from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta
 from millstream.wire.messages.codec import decode, encode
-from millstream.wire.messages.messages import Request, Result, read_request
+from millstream.wire.messages.job_messages import Request, Result, read_request
 from millstream.wire.messages.record import merged_choices
-from millstream.wire.messages.replies import LogEntry
+from millstream.wire.messages.script_replies import LogEntry
 from millstream.wire.messages.tools import FunctionCall, ToolCall
 
 HELLO = {"role": "user", "content": "hi"}

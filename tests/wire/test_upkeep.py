@@ -12,8 +12,8 @@ from millstream.errors import ProtocolError
 from millstream.wire import calls
 from millstream.wire.calls import Claim
 from millstream.wire.keys import GROUP, Lane
-from millstream.wire.messages.messages import State
-from millstream.wire.messages.replies import EndOutcome, LaneEntry
+from millstream.wire.messages.job_messages import State
+from millstream.wire.messages.script_replies import EndOutcome, LaneEntry
 
 # --- promote -----------------------------------------------------------------------------------------------
 

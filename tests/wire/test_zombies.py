@@ -10,7 +10,7 @@ from support.wire.desk import TTL_MS, Desk
 
 from millstream.wire import calls
 from millstream.wire.calls import Claim, ScriptCall
-from millstream.wire.messages.replies import AppendOutcome, EndOutcome
+from millstream.wire.messages.script_replies import AppendOutcome, EndOutcome
 
 # What has happened to the job since attempt 1 of worker A appended its first delta and fell asleep.
 

@@ -15,7 +15,7 @@ from support.workers.held_reading import HeldReading
 
 from millstream import AsyncClient
 from millstream_worker.engine_link import supervisor
-from millstream_worker.intake import preparer
+from millstream_worker.intake import job_preparer
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +42,6 @@ def chat_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def reading(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldReading]:
     held = HeldReading()
-    monkeypatch.setattr(preparer, "prepare", held.prepare)
+    monkeypatch.setattr(job_preparer, "prepare", held.prepare)
     yield held
     held.go_on.set()

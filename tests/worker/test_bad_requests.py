@@ -16,7 +16,7 @@ from millstream import AsyncClient, JobFailed, Result
 from millstream.wire import calls
 from millstream.wire.keys import GROUP
 from millstream.wire.messages import codec
-from millstream.wire.messages.replies import SubmitOutcome
+from millstream.wire.messages.script_replies import SubmitOutcome
 
 # What the client sends, and only a worker can refuse: field, value as shown, remedy.
 SENT: list[tuple[dict[str, Any], str, str, str]] = [

@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 from support.workers.jobs import IdleEngine, held_job
 
 from millstream.wire.keys import LANES
-from millstream.wire.messages.messages import Request, State
+from millstream.wire.messages.job_messages import Request, State
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.timing import ServerClock
 from millstream_worker.delivery.output_processor import OutputProcessor

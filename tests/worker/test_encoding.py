@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from millstream.wire.messages import codec
 from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta, TokenLogprob, TopLogprob
-from millstream.wire.messages.messages import ErrorInfo, Result, State, Timing, Usage
+from millstream.wire.messages.job_messages import ErrorInfo, Result, State, Timing, Usage
 from millstream.wire.messages.tools import FunctionCall, ToolCall
 from millstream_worker.jobs import encoding
 

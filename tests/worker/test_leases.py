@@ -21,8 +21,8 @@ from millstream import AsyncClient, State
 from millstream.wire import calls
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import GROUP
-from millstream.wire.messages.messages import Request, Timing
-from millstream.wire.messages.replies import LaneEntry
+from millstream.wire.messages.job_messages import Request, Timing
+from millstream.wire.messages.script_replies import LaneEntry
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from millstream_worker.observe import logs
-from millstream_worker.observe.trouble import Trouble
+from millstream_worker.observe.failure_log import Trouble
 
 
 def test_a_trouble_is_a_line_as_it_begins_one_a_minute_and_one_at_its_end() -> None:

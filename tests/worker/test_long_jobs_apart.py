@@ -17,8 +17,8 @@ from redis.exceptions import ConnectionError, ResponseError
 from support.engine.ready import INFO
 from support.workers.jobs import IdleEngine, held_job
 
-from millstream.wire.messages.messages import Request, State
-from millstream.wire.messages.replies import StartReply
+from millstream.wire.messages.job_messages import Request, State
+from millstream.wire.messages.script_replies import StartReply
 from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.engine.protocol.outputs import EngineStats
 from millstream_worker.engine.protocol.request import GrammarSpec

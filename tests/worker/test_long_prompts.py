@@ -24,11 +24,11 @@ from transformers import PreTrainedTokenizerFast
 from millstream import AsyncClient, JobCancelled, JobFailed, State
 from millstream.errors import InvalidRequest
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import Request
-from millstream.wire.messages.replies import StartReply
+from millstream.wire.messages.job_messages import Request
+from millstream.wire.messages.script_replies import StartReply
 from millstream_worker.intake import JobBounds, admission
 from millstream_worker.intake.outline import outline
-from millstream_worker.intake.preparation import forget_input, prepare
+from millstream_worker.intake.prepare_job import forget_input, prepare
 from millstream_worker.text import TextModel
 
 LONG = "w1 " * 30_000  # 90 kB: read beside the others

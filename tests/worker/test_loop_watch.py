@@ -23,7 +23,7 @@ from support.workers.work import Work, outcome
 
 from millstream import AsyncClient
 from millstream.wire.connection import Endpoint
-from millstream.wire.messages.replies import LaneEntry
+from millstream.wire.messages.script_replies import LaneEntry
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.table import JobTable

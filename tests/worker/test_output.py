@@ -18,8 +18,8 @@ from transformers import PreTrainedTokenizerFast
 from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta
 from millstream.wire.messages.codec import encode
 from millstream.wire.messages.record import merged_choices
-from millstream.wire.messages.replies import LogEntry
-from millstream_worker.intake.answer_form import has_thought_in_text
+from millstream.wire.messages.script_replies import LogEntry
+from millstream_worker.intake.grammar_request import has_thought_in_text
 from millstream_worker.jobs.output import Calling, ChoiceOutput
 from millstream_worker.text import TextModel, ThoughtStart
 from millstream_worker.text.tool_calls import call_id

@@ -30,8 +30,8 @@ from millstream.wire.calls import Claim
 from millstream.wire.keys import GROUP
 from millstream.wire.messages import codec
 from millstream.wire.messages.choices import ChoiceDelta, Delta
-from millstream.wire.messages.messages import Request, SamplingParams
-from millstream.wire.messages.replies import StartReply
+from millstream.wire.messages.job_messages import Request, SamplingParams
+from millstream.wire.messages.script_replies import StartReply
 from millstream_worker.intake import admission
 from millstream_worker.intake.outline import outline
 from millstream_worker.jobs.job import Job

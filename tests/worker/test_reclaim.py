@@ -16,7 +16,7 @@ from millstream import AsyncClient
 from millstream.wire import calls
 from millstream.wire.calls import Claim
 from millstream.wire.keys import GROUP
-from millstream.wire.messages.replies import LaneEntry
+from millstream.wire.messages.script_replies import LaneEntry
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.upkeep import LeaseTimes, Reclaimer

@@ -25,7 +25,7 @@ from millstream import AsyncClient, JobFailed, State
 from millstream.errors import InvalidRequest
 from millstream.wire import calls
 from millstream.wire.messages import codec
-from millstream_worker.intake import admission, preparer
+from millstream_worker.intake import admission, job_preparer
 from millstream_worker.jobs.net import Net
 from millstream_worker.observe.metrics import Metrics
 
@@ -177,8 +177,8 @@ async def test_any_exception_ends_only_the_job_whose_reading_raised_it(
     error: BaseException, code: str,
 ) -> None:  # fmt: skip
     """In the loop and in threads; of a suspect, too."""
-    prepare = raising(error, lambda job, *_: b"w9" in job.entry.payload, preparer.prepare)
-    monkeypatch.setattr(preparer, "prepare", prepare)
+    prepare = raising(error, lambda job, *_: b"w9" in job.entry.payload, job_preparer.prepare)
+    monkeypatch.setattr(job_preparer, "prepare", prepare)
     bad = [await client.submit(prompt, max_tokens=2) for prompt in PROMPTS.values()]
     suspect = await client.submit("w9", max_tokens=2)
     await redis_client.hset(SHARD.job(suspect.id), mapping={"died": 2})
@@ -195,7 +195,7 @@ async def test_any_exception_ends_only_the_job_whose_reading_raised_it(
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(preparer, "cache_key"), (preparer, "earlier_choices"), (admission, "outline"),
+    ("module", "name"), [(job_preparer, "cache_key"), (job_preparer, "earlier_choices"), (admission, "outline"),
                          (admission, "earlier_choices")]
 )  # fmt: skip
 async def test_so_does_one_of_every_part_of_reading(

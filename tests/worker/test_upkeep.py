@@ -14,7 +14,7 @@ from support.workers.work import SHARD
 
 from millstream.wire import calls
 from millstream.wire.keys import Lane, QueueKeys
-from millstream.wire.messages.messages import State
+from millstream.wire.messages.job_messages import State
 from millstream.wire.messages.record import read_job
 from millstream.wire.state.heartbeat import Heartbeat
 from millstream.wire.state.lane_head import waiting_since_ms

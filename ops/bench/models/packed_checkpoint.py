@@ -27,8 +27,8 @@ def _write(folder: Path, kind: str, to: Path) -> None:
     import gguf
     from safetensors import safe_open
 
-    from millstream_worker.engine.runner.codes.gguf_blocks import unpack
-    from millstream_worker.engine.runner.codes.packed import PackedWeights, write_packed
+    from millstream_worker.engine.runner.quantization.gguf_blocks import unpack
+    from millstream_worker.engine.runner.quantization.packed import PackedWeights, write_packed
 
     type_ = gguf.GGMLQuantizationType[kind]
     codes, others = {}, {}

@@ -10,12 +10,12 @@ from typing import Literal, TypedDict, TypeVar
 
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
-from millstream.batch.preparing import prepare, read_models
-from millstream.batch.running.on_change import OnChange
-from millstream.batch.running.run import BatchRun
-from millstream.batch.running.run_options import RunOptions
-from millstream.batch.running.tally import Summary
-from millstream.batch.survey import begin
+from millstream.batch.input_comparison import begin
+from millstream.batch.prepare_run import prepare, read_models
+from millstream.batch.run.on_change import OnChange
+from millstream.batch.run.run import BatchRun
+from millstream.batch.run.run_options import RunOptions
+from millstream.batch.run.tally import Summary
 from millstream.client.async_client import AsyncClient
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane

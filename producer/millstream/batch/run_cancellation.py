@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from millstream.batch.files.journal import Journal
 from millstream.client.async_client import AsyncClient
-from millstream.wire.messages.replies import CancelOutcome
+from millstream.wire.messages.script_replies import CancelOutcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from millstream.cli.batch import batch_command
 from millstream.cli.commands import dead_command, job_commands, keys_command
 from millstream.cli.commands.gateway_command import gateway
 from millstream.cli.commands.queue_command import queue
-from millstream.cli.conventions.exits import epilog
-from millstream.cli.conventions.help import HelpCommand, HelpGroup
 from millstream.cli.display.terminal import answers
+from millstream.cli.shared.exits import epilog
+from millstream.cli.shared.help import HelpCommand, HelpGroup
 from millstream.version import version
 
 app = typer.Typer(

@@ -13,32 +13,32 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
-from millstream.client.queue.options import ClientOptions
-from millstream.client.queue.queue_jobs import QueueJobs
-from millstream.client.queue.queue_status import QueueStatus, queue_status
-from millstream.client.queue.session import Session
-from millstream.client.queue.status import JobStatus
+from millstream.client.jobs import cancel_jobs, follow_stream, forget_jobs, wait_jobs
+from millstream.client.jobs.dead_letters import DeadLetters
+from millstream.client.session.job_reader import QueueJobs
+from millstream.client.session.job_status import JobStatus
+from millstream.client.session.options import ClientOptions
+from millstream.client.session.queue_status import QueueStatus, queue_status
+from millstream.client.session.session import Session
 from millstream.client.streaming.events import Event
-from millstream.client.submitting.content import PredictionArgument
-from millstream.client.submitting.offered_tools import ToolArgument, ToolChoiceArgument
-from millstream.client.submitting.requests import JobFields, SamplingFields
-from millstream.client.submitting.structured_outputs import FormatArgument
-from millstream.client.submitting.submission import Outcome, Submission, Submitted
-from millstream.client.tracking import cancelling, forgetting, job_ends, streams
-from millstream.client.tracking.dead_letters import DeadLetters
+from millstream.client.submit.requests import JobFields, SamplingFields
+from millstream.client.submit.submission import Outcome, Submission, Submitted
 from millstream.errors import JobError, NotFound
+from millstream.openai.message_content import PredictionArgument
+from millstream.openai.offered_tools import ToolArgument, ToolChoiceArgument
+from millstream.openai.structured_outputs import FormatArgument
 from millstream.wire.connection import Target
 from millstream.wire.keys import Lane
-from millstream.wire.messages.messages import ChatMessage, Result, ResultCache
-from millstream.wire.messages.replies import CancelOutcome
+from millstream.wire.messages.job_messages import ChatMessage, Result, ResultCache
 from millstream.wire.messages.sampling import SamplingParams
-from millstream.wire.state.dead import DeadLetter
+from millstream.wire.messages.script_replies import CancelOutcome
+from millstream.wire.state.dead_letter import DeadLetter
 from millstream.wire.state.durability import Durability
 from millstream.wire.state.queue_info import ModelIdentity
 
 if TYPE_CHECKING:
     from millstream.batch.from_python import BatchFields
-    from millstream.batch.running.tally import Summary
+    from millstream.batch.run.tally import Summary
 
 T = TypeVar("T")
 DEFAULT_URL = "redis://localhost:6379/0"
@@ -201,7 +201,7 @@ class AsyncClient:
 
         Raises NotFound, CursorExpired (the log is gone: read the result), InvalidRequest.
         """
-        return streams.follow(self._jobs, job_id, cursor)
+        return follow_stream.follow(self._jobs, job_id, cursor)
 
     async def result(self, job_id: str) -> Result:
         """The job's result, without waiting.
@@ -234,7 +234,7 @@ class AsyncClient:
         An outcome is a Result, or as a value the error that `result` would raise. After `timeout_s` those
         still left come as NotReady.
         """
-        return job_ends.as_completed(self._jobs, job_ids, timeout_s)
+        return wait_jobs.as_completed(self._jobs, job_ids, timeout_s)
 
     async def cancel(self, job_id: str) -> CancelOutcome:
         """Cancel the job. CANCELLED: it waited, and has ended. REQUESTED: it runs; its worker ends it soon.
@@ -249,7 +249,7 @@ class AsyncClient:
         """Cancel many jobs, in few round trips; returns the outcome of each id as it was given, full or own.
         NOT_FOUND is an outcome, too.
         """
-        return await cancelling.cancel_many(self._jobs, job_ids)
+        return await cancel_jobs.cancel_many(self._jobs, job_ids)
 
     async def status(self, job_id: str) -> JobStatus:
         """Where the job stands: state, times, attempts. Raises NotFound."""
@@ -277,7 +277,7 @@ class AsyncClient:
         self, job_ids: Iterable[str], *, keep_cached: bool = False
     ) -> dict[str, bool | JobError]:
         """Forget many jobs, in few round trips. A job that has not ended stays: NotReady as a value."""
-        return await forgetting.forget_many(self._jobs, list(job_ids), keep_cached=keep_cached)
+        return await forget_jobs.forget_many(self._jobs, list(job_ids), keep_cached=keep_cached)
 
     def dead_letters(self, limit: int | None = None) -> AsyncGenerator[DeadLetter, None]:
         """Jobs that were given up because they kept killing their engine, or were tried too often, and

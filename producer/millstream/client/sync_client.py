@@ -17,28 +17,28 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from millstream.client.async_client import DEFAULT_URL, AsyncClient
 from millstream.client.loop_thread import LoopThread
-from millstream.client.queue.options import ClientOptions
-from millstream.client.queue.queue_status import QueueStatus
-from millstream.client.queue.status import JobStatus
+from millstream.client.session.job_status import JobStatus
+from millstream.client.session.options import ClientOptions
+from millstream.client.session.queue_status import QueueStatus
 from millstream.client.streaming.events import Event
-from millstream.client.submitting.content import PredictionArgument
-from millstream.client.submitting.offered_tools import ToolArgument, ToolChoiceArgument
-from millstream.client.submitting.requests import JobFields, SamplingFields
-from millstream.client.submitting.structured_outputs import FormatArgument
-from millstream.client.submitting.submission import BATCH_JOBS, Outcome, Submitted
+from millstream.client.submit.requests import JobFields, SamplingFields
+from millstream.client.submit.submission import BATCH_JOBS, Outcome, Submitted
 from millstream.errors import JobError
+from millstream.openai.message_content import PredictionArgument
+from millstream.openai.offered_tools import ToolArgument, ToolChoiceArgument
+from millstream.openai.structured_outputs import FormatArgument
 from millstream.wire.connection import Target
 from millstream.wire.keys import Lane
-from millstream.wire.messages.messages import ChatMessage, Result, ResultCache
-from millstream.wire.messages.replies import CancelOutcome
+from millstream.wire.messages.job_messages import ChatMessage, Result, ResultCache
 from millstream.wire.messages.sampling import SamplingParams
-from millstream.wire.state.dead import DeadLetter
+from millstream.wire.messages.script_replies import CancelOutcome
+from millstream.wire.state.dead_letter import DeadLetter
 from millstream.wire.state.durability import Durability
 from millstream.wire.state.queue_info import ModelIdentity
 
 if TYPE_CHECKING:
     from millstream.batch.from_python import BatchFields
-    from millstream.batch.running.tally import Summary
+    from millstream.batch.run.tally import Summary
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -11,7 +11,7 @@ from support.batches import ENDED, jsonl, rows_of
 from support.workers.word_answers import counted
 
 from chaos.door.door import AGAIN_S, Door
-from millstream.wire.tenant_keys import OPEN_BATCHES
+from millstream.gateway.redis.tenant_keys import OPEN_BATCHES
 
 if TYPE_CHECKING:
     from chaos.arena import Arena

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from chaos.door.door import Door
 from chaos.door.upload import Upload
-from millstream.gateway.access.server_access import ServerAccess
-from millstream.gateway.files.file_catalogue import FileCatalogue
-from millstream.gateway.files.file_record import FOLDER
-from millstream.gateway.files.object_store import ObjectStore
-from millstream.gateway.files.orphans import Orphans
-from millstream.gateway.files.store_marker import StoreMarker
+from millstream.gateway.files.store.file_catalogue import FileCatalogue
+from millstream.gateway.files.store.file_record import FOLDER
+from millstream.gateway.files.store.object_store import ObjectStore
+from millstream.gateway.files.store.orphans import Orphans
+from millstream.gateway.files.store.store_marker import StoreMarker
+from millstream.gateway.redis.gateway_redis import ServerAccess
 
 if TYPE_CHECKING:
     from chaos.arena import Arena

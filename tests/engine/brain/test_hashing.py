@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_worker.engine.brain.cache.hashing import extend_chain, root_hash
+from millstream_worker.engine.brain.cache.block_hash import extend_chain, root_hash
 
 ROOT = root_hash(b"model", "")
 

@@ -17,8 +17,8 @@ from millstream_worker.engine.brain.batch.rows import Origin, Row
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.brain.speculation.acceptance import Acceptance, GuessSource
-from millstream_worker.engine.brain.speculation.guesses import MOST, TextGuesses
 from millstream_worker.engine.brain.speculation.step_costs import StepCosts
+from millstream_worker.engine.brain.speculation.text_drafter import MOST, TextGuesses
 from millstream_worker.engine.brain.speculation.token_index import END, LONGEST_MATCH, TokenIndex
 
 _UNUSED: Any = (None, b"", [])

@@ -9,8 +9,8 @@ import pytest
 from llguidance import LLTokenizer
 
 from millstream.wire.messages.bounds.format_bounds import MAX_OPTIONAL, MAX_TEXT
-from millstream_worker.engine.brain.grammars.compiling import GrammarCompiler, InvalidGrammar
-from millstream_worker.engine.brain.grammars.matcher import Matcher
+from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler, InvalidGrammar
+from millstream_worker.engine.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
 

@@ -12,10 +12,10 @@ from jsonschema.validators import Draft202012Validator
 from llguidance import LLTokenizer
 
 from millstream.wire.messages.bounds.grammar_schemas import schemas_in
-from millstream_worker.engine.brain.grammars.compiling import GrammarCompiler, InvalidGrammar
-from millstream_worker.engine.brain.grammars.matcher import Matcher
-from millstream_worker.engine.brain.grammars.nested_schemas import Schema, with_schemas
-from millstream_worker.engine.brain.grammars.pattern_characters import UNWRITABLE
+from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler, InvalidGrammar
+from millstream_worker.engine.grammars.matcher import Matcher
+from millstream_worker.engine.grammars.nested_schemas import Schema, with_schemas
+from millstream_worker.engine.grammars.pattern_characters import UNWRITABLE
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
 TOKENIZER = LLTokenizer("byte")

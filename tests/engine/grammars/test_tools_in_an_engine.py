@@ -16,8 +16,8 @@ from support.models import tokenizers
 from support.models.spelling import spelling_checkpoint, with_words
 from tokenizers import Tokenizer
 
-from millstream_worker.engine.brain.grammars.compiling import GrammarCompiler
 from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
 from millstream_worker.text.tool_calls import calls_in, is_cut
 

@@ -14,8 +14,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from llguidance import LLTokenizer
 
-from millstream_worker.engine.brain.grammars.compiling import GrammarCompiler, InvalidGrammar
-from millstream_worker.engine.brain.grammars.matcher import Matcher
+from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler, InvalidGrammar
+from millstream_worker.engine.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
 TOKENIZER = LLTokenizer("byte")

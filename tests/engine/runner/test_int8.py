@@ -17,10 +17,10 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from millstream_worker.engine.process import CannotLoad
-from millstream_worker.engine.runner.codes.codes import quantize
 from millstream_worker.engine.runner.linear.quantized_layers import QuantizedLinear, rounded_rows
 from millstream_worker.engine.runner.linear.replace import replace_linear_layers, weight_bytes, weight_count
 from millstream_worker.engine.runner.model.load import load_model
+from millstream_worker.engine.runner.quantization.codes import quantize
 
 CPU = torch.device("cpu")
 

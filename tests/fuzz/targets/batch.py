@@ -17,17 +17,17 @@ from fuzz.targets.codec import body
 from fuzz.values import blob, jsonable, subset, text, weighted
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
+from millstream.batch.input_comparison import Survey
 from millstream.batch.rows import output_rows
 from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse, read_row
 from millstream.batch.rows.faults import LineFault
-from millstream.batch.running.run_options import RunOptions
-from millstream.batch.running.tally import Tally
-from millstream.batch.survey import Survey
-from millstream.client.submitting.requests import draft
+from millstream.batch.run.run_options import RunOptions
+from millstream.batch.run.tally import Tally
+from millstream.client.submit.requests import draft
 from millstream.errors import InvalidRequest, JobFailed, ProtocolError
 from millstream.wire.keys import Lane
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import Result
+from millstream.wire.messages.job_messages import Result
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 

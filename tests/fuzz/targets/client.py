@@ -10,11 +10,11 @@ from fuzz import valid
 from fuzz.mutation import mutate
 from fuzz.target import Target
 from fuzz.values import subset, wild
-from millstream.client.queue.options import ClientOptions
-from millstream.client.submitting.requests import draft
+from millstream.client.session.options import ClientOptions
+from millstream.client.submit.requests import draft
 from millstream.errors import InvalidRequest
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import Request
+from millstream.wire.messages.job_messages import Request
 
 _FORMAT = {"type": "object", "properties": {"a": {"type": "string"}}}
 _OPENAI = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": _FORMAT}}

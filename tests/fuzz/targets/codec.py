@@ -15,21 +15,21 @@ from fuzz.mutation import damage, mutate
 from fuzz.target import Target
 from fuzz.values import blob, plain, weighted
 from millstream.errors import ProtocolError
-from millstream.wire.messages import choices, codec, messages
+from millstream.wire.messages import choices, codec, job_messages
 from millstream.wire.messages.sampling import SamplingParams
 
 MODELS: dict[str, tuple[type[BaseModel], Callable[[Random], Any]]] = {
-    "Request": (messages.Request, valid.request),
+    "Request": (job_messages.Request, valid.request),
     "Delta": (choices.Delta, valid.delta),
-    "Result": (messages.Result, valid.result),
+    "Result": (job_messages.Result, valid.result),
     "SamplingParams": (SamplingParams, valid.sampling),
-    "ChatMessage": (messages.ChatMessage, lambda chance: valid.messages(chance)[0]),
+    "ChatMessage": (job_messages.ChatMessage, lambda chance: valid.messages(chance)[0]),
     "ChoiceDelta": (choices.ChoiceDelta, valid.choice_delta),
     "Choice": (choices.Choice, valid.choice_delta),
     "TokenLogprob": (choices.TokenLogprob, valid.token_logprob),
-    "Timing": (messages.Timing, valid.timing),
-    "Usage": (messages.Usage, lambda chance: {"prompt_tokens": chance.randrange(9)}),
-    "ErrorInfo": (messages.ErrorInfo, lambda _: {"code": "c", "message": "m", "field": "f"}),
+    "Timing": (job_messages.Timing, valid.timing),
+    "Usage": (job_messages.Usage, lambda chance: {"prompt_tokens": chance.randrange(9)}),
+    "ErrorInfo": (job_messages.ErrorInfo, lambda _: {"code": "c", "message": "m", "field": "f"}),
 }
 _PLAIN = {dict, list, str, bytes, int, float, bool, type(None)}
 

@@ -17,9 +17,9 @@ from fuzz.target import Refused, Target, check, folder
 from fuzz.targets.batch import line
 from fuzz.values import TEXTS, integer, text
 from millstream.cli.app import app
-from millstream.cli.conventions import command_run
-from millstream.cli.conventions.exits import ExitCode
-from millstream.client.queue.options import ClientOptions
+from millstream.cli.shared import command_run
+from millstream.cli.shared.exits import ExitCode
+from millstream.client.session.options import ClientOptions
 from millstream_worker import settings
 
 NO_SERVER = "unix:///dev/null/no.sock"

@@ -10,7 +10,7 @@ from fuzz.mutation import damage
 from fuzz.target import Refused, Target
 from fuzz.values import blob, text, weighted
 from millstream.wire.connection import Endpoint
-from millstream.wire.messages.messages import State
+from millstream.wire.messages.job_messages import State
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Phase
 from millstream_worker.jobs.table import JobTable

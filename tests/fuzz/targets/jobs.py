@@ -22,12 +22,12 @@ from fuzz.targets.codec import body, pack
 from fuzz.values import weighted
 from millstream.errors import InvalidRequest, ProtocolError
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import Result, State
+from millstream.wire.messages.job_messages import Result, State
 from millstream.wire.messages.record import merged_choices
-from millstream.wire.messages.replies import LogEntry, StartReply
+from millstream.wire.messages.script_replies import LogEntry, StartReply
 from millstream_worker.engine.protocol.frames import Add, FrameBuffer, encode
 from millstream_worker.engine.protocol.request import EngineRequest
-from millstream_worker.intake.preparation import JobBounds, LogDamaged, prepare
+from millstream_worker.intake.prepare_job import JobBounds, LogDamaged, prepare
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.engine_request import engine_request
 from millstream_worker.jobs.job import Job

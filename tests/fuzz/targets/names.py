@@ -13,7 +13,7 @@ from millstream.errors import InvalidRequest
 from millstream.wire.connection import Endpoint
 from millstream.wire.connection.nodes import ServerNode
 from millstream.wire.keys import QueueKeys, check_own_id, full_id, is_job_id, job_id_of, shard_of
-from millstream.wire.state.dead import Place
+from millstream.wire.state.dead_letter import Place
 
 PASSWORD = "zqsecret"
 _NAMES = (

@@ -15,18 +15,18 @@ from fuzz.targets.codec import body
 from fuzz.values import blob, integer, plain, some, subset, text, weighted
 from millstream.cli.display.dead_letter_view import as_mapping, print_letter, print_line
 from millstream.cli.display.terminal import answers
-from millstream.client.queue.status import JobStatus
+from millstream.client.session.job_status import JobStatus
 from millstream.errors import ProtocolError
 from millstream.wire import calls
-from millstream.wire.calls import producing
+from millstream.wire.calls import job_calls
+from millstream.wire.calls.lane_calls import take
 from millstream.wire.calls.scripts import ScriptCall, texts
-from millstream.wire.calls.taking import take
 from millstream.wire.keys import QueueKeys, is_job_id
 from millstream.wire.messages import record
-from millstream.wire.messages.messages import State
+from millstream.wire.messages.job_messages import State
 from millstream.wire.messages.record import JOB_FIELDS, log_entry, parse_event, partial_result
-from millstream.wire.messages.replies import LogEntry
-from millstream.wire.state import dead
+from millstream.wire.messages.script_replies import LogEntry
+from millstream.wire.state import dead_letter
 from millstream.wire.state.heartbeat import Heartbeat
 from millstream.wire.state.queue_info import QueueInfo, read_queue
 
@@ -216,12 +216,12 @@ def _letter(chance: Random) -> tuple[bytes, dict[bytes, bytes]]:
 
 def _read_letter(case: tuple[bytes, dict[bytes, bytes]]) -> None:
     entry, fields = case
-    place = dead.Place(0, entry.decode())
-    listing = dead.list_dead(SHARD, shard=0, before=None, count=1, most_bytes=9)
+    place = dead_letter.Place(0, entry.decode())
+    listing = dead_letter.list_dead(SHARD, shard=0, before=None, count=1, most_bytes=9)
     [listed] = now(calls.run(Reply([(entry, 3, valid.flat(fields))]), listing))
-    letter = now(dead.read_letter(Reply([(entry, fields)]), SHARD, place))
+    letter = now(dead_letter.read_letter(Reply([(entry, fields)]), SHARD, place))
     assert letter is not None
-    assert dead.Place.parse(listed.id) == dead.Place.of(letter) == place
+    assert dead_letter.Place.parse(listed.id) == dead_letter.Place.of(letter) == place
     with answers.capture() as shown:
         print_line(listed)
         print_letter(letter, None)
@@ -237,7 +237,7 @@ _LOG = [[b"1-0", [b"k", b"m", b"b", b""]], [b"1-1", [b"k", b"d", b"b", b"\x80"]]
 _ENTRY = [b"id", b"0-a", b"v", b"1", b"b", b"\x81\xa6prompt\xa1x"]
 SCRIPTS: dict[str, tuple[ScriptCall[Any], Any]] = {
     "submit": (
-        producing.submit(
+        job_calls.submit(
             SHARD, job_id="0-a", lane="batch", payload=b"x", digest="d", version=1, deadline_ms=None,
             stream=False, max_entries=9, max_bytes=99,
         ),

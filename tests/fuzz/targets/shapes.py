@@ -24,11 +24,11 @@ from fuzz.target import Refused, Target, check
 from fuzz.targets.batch import CHAT, COMPLETIONS, read_line
 from fuzz.targets.jobs import BOUNDS, ENGINE
 from millstream.batch.rows.faults import FaultCode, LineFault
-from millstream.client.submitting.requests import draft
+from millstream.client.submit.requests import draft
 from millstream.errors import InvalidRequest
-from millstream.wire.messages.invalid import WHOLE
-from millstream.wire.messages.replies import StartReply
-from millstream_worker.intake.preparation import prepare
+from millstream.wire.messages.script_replies import StartReply
+from millstream.wire.messages.validation_errors import WHOLE
+from millstream_worker.intake.prepare_job import prepare
 from millstream_worker.jobs.cache_key import cache_key
 from millstream_worker.jobs.engine_request import engine_request
 from millstream_worker.jobs.served_model import ServedModel

@@ -28,9 +28,9 @@ from millstream.client.streaming.reader import StreamReader, Want
 from millstream.errors import CursorExpired, JobError, ProtocolError
 from millstream.wire.messages import codec
 from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta
-from millstream.wire.messages.messages import Result, State
+from millstream.wire.messages.job_messages import Result, State
 from millstream.wire.messages.record import log_entry, merged_choices, parse_event
-from millstream.wire.messages.replies import LogEntry
+from millstream.wire.messages.script_replies import LogEntry
 
 Step = tuple[str, Any]
 

@@ -15,7 +15,7 @@ from fuzz.targets.codec import body
 from fuzz.values import some, text
 from millstream.errors import InvalidRequest, ProtocolError
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import Request
+from millstream.wire.messages.job_messages import Request
 from millstream_worker.text import Detokenizer, TextModel
 
 TEMPLATES = {

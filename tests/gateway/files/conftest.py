@@ -10,9 +10,9 @@ import pytest
 from support.gateway import Gateway, gateway
 from support.servers.servers import Server, running
 
-from millstream.gateway.access.server_access import ServerAccess
-from millstream.gateway.files.file_catalogue import FileCatalogue
-from millstream.gateway.files.object_store import ObjectStore
+from millstream.gateway.files.store.file_catalogue import FileCatalogue
+from millstream.gateway.files.store.object_store import ObjectStore
+from millstream.gateway.redis.gateway_redis import ServerAccess
 
 
 @pytest.fixture(scope="module")

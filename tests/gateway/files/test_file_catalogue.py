@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from millstream.errors import ProtocolError
-from millstream.gateway.access.server_access import ServerAccess
-from millstream.gateway.files.file_catalogue import FileCatalogue, FilePage
-from millstream.gateway.files.file_record import FileRecord, new_file_id, object_path, owner_of
-from millstream.wire.calls.file_calls import OnceFile
-from millstream.wire.tenant_keys import TenantKeys
+from millstream.gateway.files.store.file_catalogue import FileCatalogue, FilePage
+from millstream.gateway.files.store.file_record import FileRecord, new_file_id, object_path, owner_of
+from millstream.gateway.redis.file_calls import OnceFile
+from millstream.gateway.redis.gateway_redis import ServerAccess
+from millstream.gateway.redis.tenant_keys import TenantKeys
 
 
 def record(tenant: str = "acme", purpose: str = "batch", lasts_s: int | None = None) -> FileRecord:

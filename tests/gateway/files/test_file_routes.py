@@ -19,7 +19,7 @@ from support.gateway import Gateway, api_error, gateway
 from support.servers.servers import Server
 from support.workers.counting_worker import until
 
-from millstream.gateway.filing.upload import BATCH_LASTS_S
+from millstream.gateway.files.routes.upload import BATCH_LASTS_S
 
 NAME = "räte 50%.jsonl"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import InvalidRequest, NotFound, Unavailable
-from millstream.gateway.files.object_store import PART_BYTES, ObjectStore
+from millstream.gateway.files.store.object_store import PART_BYTES, ObjectStore
 
 
 async def parts(*given: bytes) -> AsyncIterator[bytes]:

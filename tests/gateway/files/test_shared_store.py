@@ -13,13 +13,13 @@ from support.gateway import gateway
 from support.servers.servers import Server
 
 from millstream.errors import Unavailable
-from millstream.gateway.access.server_access import ServerAccess
-from millstream.gateway.files.file_catalogue import FileCatalogue
-from millstream.gateway.files.file_record import FileRecord, new_file_id
-from millstream.gateway.files.object_store import ObjectStore
-from millstream.gateway.files.orphans import AGE_S, Orphans
-from millstream.gateway.files.store_marker import MARKER, StoreMarker, StoreMismatch
-from millstream.wire.tenant_keys import STORE, TenantKeys
+from millstream.gateway.files.store.file_catalogue import FileCatalogue
+from millstream.gateway.files.store.file_record import FileRecord, new_file_id
+from millstream.gateway.files.store.object_store import ObjectStore
+from millstream.gateway.files.store.orphans import AGE_S, Orphans
+from millstream.gateway.files.store.store_marker import MARKER, StoreMarker, StoreMismatch
+from millstream.gateway.redis.gateway_redis import ServerAccess
+from millstream.gateway.redis.tenant_keys import STORE, TenantKeys
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from millstream_worker.engine.brain.batch.plan import Plan, Sampled, SampledLogp
 from millstream_worker.engine.brain.batch.rows import Row
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.brain.speculation.acceptance import Acceptance, GuessSource
-from millstream_worker.engine.brain.speculation.guesses import Guess
+from millstream_worker.engine.brain.speculation.text_drafter import Guess
 from millstream_worker.engine.protocol.outputs import Step
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 

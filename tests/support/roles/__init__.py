@@ -1,1 +1,1 @@
-"""What each role of `ops/users.acl` does in its work."""
+"""What each role of `ops/deploy/users.acl` does in its work."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from millstream.gateway.access.server_access import ServerAccess
-from millstream.gateway.files.file_catalogue import FileCatalogue
+from millstream.gateway.files.store.file_catalogue import FileCatalogue
+from millstream.gateway.redis.gateway_redis import ServerAccess
 from millstream.wire import calls
 from millstream.wire.calls import Claim, ScriptCall
 from millstream.wire.calls.attempt import Keep
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import Lane, QueueKeys
-from millstream.wire.state.dead import list_dead
+from millstream.wire.state.dead_letter import list_dead
 from millstream.wire.state.heartbeat import Heartbeat, beat
 from millstream.wire.state.queue_info import open_queue, record_worker, serve_model
 from millstream.wire.versions import TAKEN

@@ -9,7 +9,7 @@ import httpx2
 import openai
 import pytest
 
-from millstream.wire.tenant_keys import TenantKeys
+from millstream.gateway.redis.tenant_keys import TenantKeys
 from support.batches import answered, chat, files_of, finished, made
 from support.commands import invoke
 from support.gateway import gateway

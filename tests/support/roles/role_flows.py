@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from millstream import AccessDenied, CancelOutcome, JobCancelled, JobExpired, JobFailed, State
-from millstream.client.queue.options import ClientOptions
-from millstream.client.tracking.job_ends import FEW_JOBS
+from millstream.client.jobs.wait_jobs import FEW_JOBS
+from millstream.client.session.options import ClientOptions
 from millstream.wire import calls
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import GROUP, LANES
 from millstream.wire.state.heartbeat import read_workers
-from millstream.wire.state.numbers import first_unread
+from millstream.wire.state.queue_counts import first_unread
 from millstream.wire.state.queue_info import PubSub
 from support.roles.signing_in import refusals, signed_in
 from support.servers.secured import SecuredServer, listed

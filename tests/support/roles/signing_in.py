@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from millstream import AsyncClient
-from millstream.client.queue.options import ClientOptions
+from millstream.client.session.options import ClientOptions
 from support.servers.secured import SecuredServer
 
 LOOKS_AT_SETTINGS = ("worker", "command", "config|get")  # it says that it could not, and goes on

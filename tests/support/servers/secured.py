@@ -1,4 +1,4 @@
-"""A server that knows no `default` user, only the roles of `ops/users.acl`, made as its page says."""
+"""A server that knows no `default` user, only the roles of `ops/deploy/users.acl`, made as its page says."""
 
 from __future__ import annotations
 

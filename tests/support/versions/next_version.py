@@ -37,9 +37,9 @@ NEXT = 4  # the version that the next build writes
 # Each: file, what stands in it exactly once, what stands there in the next build.
 _REPLACED = (
     ("wire/versions.py", "WIRE_VERSION = 3 ", f"WIRE_VERSION = {NEXT} "),
-    ("wire/lua/submit.lua", "'submits', 1,", "'submits', 1, 'added', 'hash',"),
-    ("wire/lua/submit.lua", "'b', payload)", "'b', payload, 'added', 'entry')"),
-    ("wire/lua/append.lua", "'b', body)", "'b', body, 'added', 'log')"),
+    ("wire/lua/job/submit.lua", "'submits', 1,", "'submits', 1, 'added', 'hash',"),
+    ("wire/lua/job/submit.lua", "'b', payload)", "'b', payload, 'added', 'entry')"),
+    ("wire/lua/job/append.lua", "'b', body)", "'b', body, 'added', 'log')"),
 )
 
 _DIGESTS = (
@@ -90,7 +90,7 @@ def {name}(*args: Any, **kwargs: Any) -> Any:
 """
 
 _APPENDED = (
-    ("producer/millstream/client/submitting/requests.py", _IN_REQUESTS),
+    ("producer/millstream/client/submit/requests.py", _IN_REQUESTS),
     ("worker/millstream_worker/jobs/encoding.py", _IN_ENCODING),
     ("producer/millstream/wire/state/heartbeat.py", _WITH_MORE_ARGUMENTS.format(name="beat")),
     ("producer/millstream/wire/state/queue_info.py", _WITH_MORE_ARGUMENTS.format(name="create_or_read")),

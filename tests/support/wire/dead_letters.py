@@ -9,8 +9,8 @@ from redis.exceptions import ResponseError
 from millstream.wire import calls
 from millstream.wire.keys import GROUP, Lane
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import ErrorInfo, Result, State
-from millstream.wire.messages.replies import EndOutcome
+from millstream.wire.messages.job_messages import ErrorInfo, Result, State
+from millstream.wire.messages.script_replies import EndOutcome
 from support.workers.hand_worker import TTL_MS, HandJob, HandWorker
 
 MAX_DEAD = 1000

@@ -10,9 +10,9 @@ import redis.asyncio
 from millstream.wire import calls
 from millstream.wire.calls import Claim, ScriptCall
 from millstream.wire.keys import GROUP, LANES, RELEASED, Lane, QueueKeys, ShardKeys
-from millstream.wire.messages.messages import State
+from millstream.wire.messages.job_messages import State
 from millstream.wire.messages.record import read_job, read_log
-from millstream.wire.messages.replies import (
+from millstream.wire.messages.script_replies import (
     AppendReply,
     CancelOutcome,
     EndOutcome,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from millstream.wire.calls.batch_calls import (
+from millstream.gateway.redis.batch_calls import (
     LOST,
     PartCounts,
     cancel_batch,
@@ -15,8 +15,8 @@ from millstream.wire.calls.batch_calls import (
     move_batch,
     take_batch,
 )
-from millstream.wire.calls.file_calls import OnceFile, add_file, claim_sweep, know_store, remove_file
-from millstream.wire.calls.gateway_calls import (
+from millstream.gateway.redis.file_calls import OnceFile, add_file, claim_sweep, know_store, remove_file
+from millstream.gateway.redis.gateway_calls import (
     Limits,
     PostEnd,
     attend,
@@ -26,7 +26,7 @@ from millstream.wire.calls.gateway_calls import (
     open_post,
     uncharge,
 )
-from millstream.wire.tenant_keys import TenantKeys
+from millstream.gateway.redis.tenant_keys import TenantKeys
 from support.wire.desk import TTL_MS, Desk
 
 

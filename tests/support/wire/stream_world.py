@@ -9,8 +9,8 @@ from millstream.client.streaming.events import EndEvent, Event, Transcript
 from millstream.client.streaming.reader import PAGE_ENTRIES, StreamReader, Want
 from millstream.wire.messages import codec
 from millstream.wire.messages.choices import ChoiceDelta, Delta
-from millstream.wire.messages.messages import Result, State
-from millstream.wire.messages.replies import JobRecord, LogEntry
+from millstream.wire.messages.job_messages import Result, State
+from millstream.wire.messages.script_replies import JobRecord, LogEntry
 
 JOB = "0-job"
 MOST_READS = 100  # for one place: a reader that asks more often will ask for ever

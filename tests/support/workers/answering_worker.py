@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from millstream.wire.messages.messages import ErrorInfo, Request, State
+from millstream.wire.messages.job_messages import ErrorInfo, Request, State
 from millstream.wire.state.queue_info import ModelIdentity
 from support.workers.hand_worker import HandJob, hand_worker
 

@@ -20,8 +20,8 @@ from transformers import PreTrainedTokenizerFast
 
 from millstream import AsyncClient, State, Submitted
 from millstream.wire.keys import GROUP, LANES, QueueKeys, ShardKeys
+from millstream_worker.service.components import Components
 from millstream_worker.service.service import CannotServe, Service
-from millstream_worker.service.wiring import Components
 from millstream_worker.settings import Settings
 from support.servers.servers import Server
 from support.workers.fake_engine import COMMAND

@@ -18,9 +18,9 @@ from millstream.wire.connection import Endpoint
 from millstream.wire.keys import GROUP, QueueKeys, ShardKeys
 from millstream.wire.messages import codec
 from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta, FinishReason
-from millstream.wire.messages.messages import ErrorInfo, Request, Result, State, Usage
+from millstream.wire.messages.job_messages import ErrorInfo, Request, Result, State, Usage
 from millstream.wire.messages.record import DELTA
-from millstream.wire.messages.replies import AppendOutcome, EndOutcome, LaneEntry
+from millstream.wire.messages.script_replies import AppendOutcome, EndOutcome, LaneEntry
 from millstream.wire.state.queue_info import ModelIdentity, open_queue, record_worker
 from millstream.wire.versions import TAKEN
 

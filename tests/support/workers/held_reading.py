@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from millstream.wire.messages.replies import StartReply
-from millstream_worker.intake.preparation import prepare
+from millstream.wire.messages.script_replies import StartReply
+from millstream_worker.intake.prepare_job import prepare
 from millstream_worker.jobs.job import Job
 
 

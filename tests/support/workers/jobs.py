@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.wire.keys import QueueKeys
-from millstream.wire.messages.messages import Request, Timing
-from millstream.wire.messages.replies import LaneEntry
+from millstream.wire.messages.job_messages import Request, Timing
+from millstream.wire.messages.script_replies import LaneEntry
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.jobs.job import Job
 

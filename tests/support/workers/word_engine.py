@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
-from millstream_worker.engine.brain.grammars.compiling import GrammarCompiler
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.engine import Engine
-from millstream_worker.engine.grammar_thread import GrammarThread
-from millstream_worker.engine.grammar_trial import GrammarTrial
+from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler
+from millstream_worker.engine.grammars.grammar_thread import GrammarThread
+from millstream_worker.engine.grammars.grammar_trial import GrammarTrial
 from millstream_worker.engine.process import CannotLoad, Tell
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.protocol.frames import Found

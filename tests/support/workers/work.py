@@ -16,7 +16,7 @@ from millstream import AsyncClient, Event, Result
 from millstream.wire import calls
 from millstream.wire.keys import QueueKeys
 from millstream.wire.messages.record import read_job
-from millstream.wire.messages.replies import JobRecord, SubmitReply
+from millstream.wire.messages.script_replies import JobRecord, SubmitReply
 from millstream_worker.service.service import Service
 from millstream_worker.settings import Settings
 from support.servers.servers import Server

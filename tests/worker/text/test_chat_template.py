@@ -8,7 +8,7 @@ from support.models import tokenizers
 from support.models.spelling import CALLING_TEMPLATE
 from transformers import PreTrainedTokenizerFast
 
-from millstream.wire.messages.messages import Request
+from millstream.wire.messages.job_messages import Request
 from millstream_worker.text.chat_template import ChatTemplate
 from millstream_worker.text.tool_calls import call_id, calls_in, is_cut
 

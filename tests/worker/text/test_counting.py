@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.models.tokenizers import KINDS, build
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers, processors
 
-from millstream_worker.text.counting import Counting, TooLong
+from millstream_worker.text.token_count import Counting, TooLong
 
 SLICE = 48  # bytes
 LLAMA_3 = (

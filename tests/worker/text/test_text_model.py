@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from millstream.errors import InvalidRequest
-from millstream.wire.messages.messages import ChatMessage, Request
+from millstream.wire.messages.job_messages import ChatMessage, Request
 from millstream.wire.messages.template import RESERVED
 from millstream_worker.text import TextModel, TokenizerUnusable
 

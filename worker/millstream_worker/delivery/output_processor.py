@@ -5,7 +5,7 @@ without I/O; detokenizes only choices that have stop strings.
 from __future__ import annotations
 
 from millstream.wire.messages.choices import FinishReason
-from millstream.wire.messages.messages import ErrorInfo, State
+from millstream.wire.messages.job_messages import ErrorInfo, State
 from millstream.wire.timing import ServerClock
 from millstream_worker.engine.protocol.outputs import Compiled, Refused, Step
 from millstream_worker.jobs import encoding

@@ -12,7 +12,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from millstream.wire import calls
-from millstream.wire.messages.replies import EndOutcome
+from millstream.wire.messages.script_replies import EndOutcome
 from millstream.wire.timing import doubled
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.job import Job

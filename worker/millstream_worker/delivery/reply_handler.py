@@ -14,10 +14,10 @@ from typing import Any
 
 import structlog
 
-from millstream.wire.messages.invalid import WHOLE
-from millstream.wire.messages.messages import ErrorInfo, Request, State
-from millstream.wire.messages.replies import AppendOutcome, AppendReply, EndOutcome
+from millstream.wire.messages.job_messages import ErrorInfo, Request, State
 from millstream.wire.messages.sampling import SamplingParams
+from millstream.wire.messages.script_replies import AppendOutcome, AppendReply, EndOutcome
+from millstream.wire.messages.validation_errors import WHOLE
 from millstream.wire.server_errors import is_damage, is_full
 from millstream_worker.jobs.job import MOST_REFUSALS, Job, Phase
 from millstream_worker.jobs.table import JobTable

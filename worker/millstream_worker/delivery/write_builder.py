@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from millstream.wire import calls
 from millstream.wire.calls.attempt import Keep
-from millstream.wire.messages.messages import Timing
-from millstream.wire.messages.replies import AppendReply, EndOutcome
+from millstream.wire.messages.job_messages import Timing
+from millstream.wire.messages.script_replies import AppendReply, EndOutcome
 from millstream.wire.timing import ServerClock
 from millstream_worker.jobs.job import Job, Phase
 from millstream_worker.jobs.served_model import ModelSlot

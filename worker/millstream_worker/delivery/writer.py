@@ -12,7 +12,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from millstream.wire import calls
-from millstream.wire.messages.messages import State
+from millstream.wire.messages.job_messages import State
 from millstream.wire.server_errors import is_outage
 from millstream.wire.timing import Backoff, ServerClock, within
 from millstream_worker.delivery.output_processor import FLUSH_STEPS

@@ -10,13 +10,13 @@ import torch
 
 from millstream_worker.engine.batch_limits import fitting
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
-from millstream_worker.engine.brain.grammars.compiling import GrammarCompiler
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.compilation import Compilation
 from millstream_worker.engine.engine import Engine
-from millstream_worker.engine.grammar_thread import GrammarThread
-from millstream_worker.engine.grammar_trial import GrammarTrial
+from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler
+from millstream_worker.engine.grammars.grammar_thread import GrammarThread
+from millstream_worker.engine.grammars.grammar_trial import GrammarTrial
 from millstream_worker.engine.process import CannotLoad, Report
 from millstream_worker.engine.progress import Mark
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
 from millstream_worker.engine.brain.scheduler import Scheduler
-from millstream_worker.engine.grammar_thread import GrammarThread
+from millstream_worker.engine.grammars.grammar_thread import GrammarThread
 from millstream_worker.engine.protocol.outputs import Compiled, Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest
 

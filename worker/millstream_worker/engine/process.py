@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millstream_worker.engine.engine import Engine
-from millstream_worker.engine.last_words import last_words
+from millstream_worker.engine.fatal_errors import last_words
 from millstream_worker.engine.progress import Mark, Progress
 from millstream_worker.engine.protocol.channel import Channel, PeerGone
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo

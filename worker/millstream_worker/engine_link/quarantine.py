@@ -18,8 +18,8 @@ import structlog
 from redis.exceptions import RedisError
 
 from millstream.wire import calls
-from millstream.wire.messages.messages import ErrorInfo, State
-from millstream.wire.messages.replies import EndOutcome
+from millstream.wire.messages.job_messages import ErrorInfo, State
+from millstream.wire.messages.script_replies import EndOutcome
 from millstream.wire.server_errors import is_damage
 from millstream.wire.timing import Backoff
 from millstream_worker.jobs.consumer import Consumer

@@ -9,13 +9,13 @@ from dataclasses import replace
 import structlog
 
 from millstream.wire.keys import ShardKeys
-from millstream.wire.messages.messages import ErrorInfo, Request, State, Timing
-from millstream.wire.messages.replies import JobRecord, LaneEntry, StartReply
+from millstream.wire.messages.job_messages import ErrorInfo, Request, State, Timing
+from millstream.wire.messages.script_replies import JobRecord, LaneEntry, StartReply
 from millstream.wire.versions import TAKEN
-from millstream_worker.intake.lookup import Lookup
+from millstream_worker.intake.cached_results import Lookup
+from millstream_worker.intake.job_preparer import JobPreparer, earlier_choices, size_of
 from millstream_worker.intake.outline import outline
-from millstream_worker.intake.preparation import forget_input
-from millstream_worker.intake.preparer import JobPreparer, earlier_choices, size_of
+from millstream_worker.intake.prepare_job import forget_input
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import AttemptLimits, Job, Phase
 from millstream_worker.jobs.table import JobTable

@@ -19,9 +19,9 @@ from redis.exceptions import RedisError, ResponseError
 from millstream.errors import ProtocolError
 from millstream.wire import calls
 from millstream.wire.keys import GROUP, LANES, ShardKeys
-from millstream.wire.messages.replies import LaneEntry
+from millstream.wire.messages.script_replies import LaneEntry
 from millstream.wire.server_errors import is_outage
-from millstream.wire.state.numbers import first_unread
+from millstream.wire.state.queue_counts import first_unread
 from millstream.wire.timing import Backoff
 from millstream_worker.jobs.consumer import Consumer
 

@@ -10,10 +10,10 @@ from typing import Protocol
 from redis.exceptions import RedisError
 
 from millstream.wire.keys import ShardKeys
-from millstream.wire.messages.replies import LaneEntry
+from millstream.wire.messages.script_replies import LaneEntry
 from millstream_worker.intake.capacity import Capacity
+from millstream_worker.intake.job_starter import Starting
 from millstream_worker.intake.lanes import LaneReader
-from millstream_worker.intake.starting import Starting
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.watchdog import LoopWatch
 

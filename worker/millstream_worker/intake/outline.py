@@ -9,7 +9,7 @@ from typing import Any
 
 from millstream.errors import ProtocolError
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import Request
+from millstream.wire.messages.job_messages import Request
 
 _STAND_INS: dict[str, Any] = {"prompt": "-", "messages": [{"role": "user", "content": "-"}], "token_ids": [0]}
 _NIL = 0xC0

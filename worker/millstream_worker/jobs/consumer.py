@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream_worker.observe.trouble import Trouble, server_trouble
+from millstream_worker.observe.failure_log import Trouble, server_trouble
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,7 @@ from typing import Any
 import msgpack
 
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import ErrorInfo, State, Timing, Usage
+from millstream.wire.messages.job_messages import ErrorInfo, State, Timing, Usage
 from millstream.wire.versions import FIRST_VERSION
 
 Plain = dict[str, Any]

@@ -17,8 +17,8 @@ from millstream.errors import ProtocolError
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages import codec
 from millstream.wire.messages.choices import Choice
-from millstream.wire.messages.messages import ErrorInfo, Request, ResultCache, State, Timing
-from millstream.wire.messages.replies import Claim, LaneEntry, StartReply
+from millstream.wire.messages.job_messages import ErrorInfo, Request, ResultCache, State, Timing
+from millstream.wire.messages.script_replies import Claim, LaneEntry, StartReply
 from millstream.wire.versions import FIRST_VERSION
 from millstream_worker.engine.protocol.request import GrammarSpec
 from millstream_worker.jobs import encoding

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import structlog
 
 from millstream.errors import ENDS, InvalidRequest
-from millstream.wire.messages.invalid import beyond
-from millstream.wire.messages.messages import ErrorInfo, State
+from millstream.wire.messages.job_messages import ErrorInfo, State
+from millstream.wire.messages.validation_errors import beyond
 from millstream_worker.jobs.job import Job
 from millstream_worker.observe.metrics import Metrics
 

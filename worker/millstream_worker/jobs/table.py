@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Iterator, Sequence
 
 from millstream.wire.keys import ShardKeys
-from millstream.wire.messages.messages import ErrorInfo, State
-from millstream.wire.messages.replies import LaneEntry
+from millstream.wire.messages.job_messages import ErrorInfo, State
+from millstream.wire.messages.script_replies import LaneEntry
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job, Phase
 from millstream_worker.jobs.signals import Signal

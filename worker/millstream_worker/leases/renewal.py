@@ -14,15 +14,15 @@ from redis.exceptions import RedisError
 
 from millstream.wire import calls
 from millstream.wire.keys import ShardKeys
-from millstream.wire.messages.messages import State
-from millstream.wire.messages.replies import RenewReply
+from millstream.wire.messages.job_messages import State
+from millstream.wire.messages.script_replies import RenewReply
 from millstream.wire.server_errors import is_outage
 from millstream.wire.timing import jittered, within
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.job import Job, Phase
 from millstream_worker.jobs.table import JobTable
+from millstream_worker.observe.failure_log import Trouble
 from millstream_worker.observe.metrics import Metrics
-from millstream_worker.observe.trouble import Trouble
 from millstream_worker.observe.watchdog import LoopWatch
 
 _log = structlog.get_logger(__name__)

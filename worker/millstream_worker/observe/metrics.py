@@ -14,7 +14,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from millstream.wire.loop_gaps import LoopGaps
-from millstream.wire.messages.messages import State, Timing
+from millstream.wire.messages.job_messages import State, Timing
 from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.engine.protocol.outputs import EngineStats
 

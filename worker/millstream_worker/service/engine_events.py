@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from millstream_worker.delivery import OutputProcessor
 from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.engine.protocol.outputs import Compiled, EngineStats, Refused, Step
-from millstream_worker.engine_link.blame import Blame
+from millstream_worker.engine_link.death_charges import Blame
 from millstream_worker.engine_link.supervisor import Unusable
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.job import Job

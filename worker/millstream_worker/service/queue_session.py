@@ -11,8 +11,8 @@ from redis.exceptions import RedisError
 from millstream.wire.state.queue_info import QueueInfo
 from millstream_worker.delivery import RetryDelay, release_jobs
 from millstream_worker.jobs.job import Job
+from millstream_worker.service.components import Resources, assemble
 from millstream_worker.service.stop_signal import StopSignal
-from millstream_worker.service.wiring import Resources, assemble
 
 _log = structlog.get_logger(__name__)
 _ENGINE_STOP_S = 5.0

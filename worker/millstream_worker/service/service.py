@@ -23,14 +23,14 @@ from millstream.wire.state.queue_info import QueueInfo, open_queue
 from millstream.wire.timing import Backoff, ServerClock, within
 from millstream.wire.versions import TAKEN
 from millstream_worker.jobs.consumer import Consumer
+from millstream_worker.observe.failure_log import server_trouble
 from millstream_worker.observe.health import Health, HealthServer
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.server_check import ServerUnfit, check_server
-from millstream_worker.observe.trouble import server_trouble
 from millstream_worker.observe.watchdog import Watchdog, WatchdogThread
+from millstream_worker.service.components import Resources, shards_of
 from millstream_worker.service.queue_session import QueueSession
 from millstream_worker.service.stop_signal import StopSignal
-from millstream_worker.service.wiring import Resources, shards_of
 from millstream_worker.settings import Settings
 
 _log = structlog.get_logger(__name__)

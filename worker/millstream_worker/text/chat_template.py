@@ -16,7 +16,7 @@ from typing import Any
 import jinja2
 
 from millstream.errors import InvalidRequest
-from millstream.wire.messages.messages import ChatMessage, Request
+from millstream.wire.messages.job_messages import ChatMessage, Request
 from millstream.wire.messages.tools import CALL_BEGIN, CALL_END, Tool, ToolCall
 
 # Errors of a template on messages it was not written for: its own, or Python's.

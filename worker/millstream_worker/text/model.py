@@ -12,13 +12,13 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from millstream.errors import InvalidRequest
-from millstream.wire.messages.messages import Request
+from millstream.wire.messages.job_messages import Request
 from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
 from millstream_worker.text.chat_template import ChatTemplate
-from millstream_worker.text.counting import Counting
 from millstream_worker.text.detokenizer import Detokenizer
-from millstream_worker.text.thoughts import ThinkTokens, Thought, ThoughtStart
+from millstream_worker.text.reasoning import ThinkTokens, Thought, ThoughtStart
 from millstream_worker.text.token_bytes import TokenBytes
+from millstream_worker.text.token_count import Counting
 
 
 class TokenizerUnusable(Exception):

@@ -14,7 +14,7 @@ import structlog
 
 from millstream.errors import ProtocolError
 from millstream.wire.keys import ShardKeys
-from millstream.wire.messages.replies import LaneEntry
+from millstream.wire.messages.script_replies import LaneEntry
 from millstream.wire.state.heartbeat import read_workers
 from millstream.wire.versions import TAKEN
 from millstream_worker.observe.metrics import Metrics

@@ -9,7 +9,7 @@ from typing import Any
 from millstream.wire import calls
 from millstream.wire.keys import Lane, ShardKeys
 from millstream.wire.state.heartbeat import Heartbeat, beat
-from millstream_worker.upkeep.figures import QueueFigures
+from millstream_worker.upkeep.queue_metrics import QueueFigures
 from millstream_worker.upkeep.shards import on_all
 
 

@@ -16,11 +16,11 @@ from redis.exceptions import RedisError
 from millstream.errors import ProtocolError
 from millstream.wire import calls
 from millstream.wire.keys import LANES, RELEASED, ShardKeys
-from millstream.wire.messages.replies import LaneEntry
+from millstream.wire.messages.script_replies import LaneEntry
 from millstream.wire.server_errors import is_damage, is_outage
 from millstream_worker.jobs.consumer import Consumer
+from millstream_worker.observe.failure_log import Trouble
 from millstream_worker.observe.metrics import Metrics
-from millstream_worker.observe.trouble import Trouble
 from millstream_worker.upkeep.foreign_versions import ForeignVersions
 
 _log = structlog.get_logger(__name__)

@@ -26,8 +26,8 @@ from millstream.batch.files.rowfile import (
     write_rows,
 )
 from millstream.batch.files.runfile import Begun, RunFile, identity, line_digest_of
-from millstream.batch.files.written import is_answer, is_cut, is_failure, key_of
-from millstream.batch.rows import marks
+from millstream.batch.files.stored_rows import is_answer, is_cut, is_failure, key_of
+from millstream.batch.rows import row_digests
 from millstream.errors import InvalidRequest
 from millstream.wire.state.queue_info import ModelIdentity
 
@@ -234,7 +234,7 @@ class Journal:
 
     def _remove(self, keys: Collection[bytes | int], files: Sequence[_RowFile]) -> None:
         again = [
-            marks.digest_in(row)
+            row_digests.digest_in(row)
             for path, what, ours in files
             for row in rows_of(path, what, ours)
             if row["response"] is not None and key_of(row) in keys
@@ -276,7 +276,7 @@ class Journal:
 
     def _read(self) -> None:
         for row in rows_of(self.errors, "error file", is_failure):
-            key, mark = key_of(row), marks.of_row(row)
+            key, mark = key_of(row), row_digests.of_row(row)
             if isinstance(key, int):
                 self.lines[key] = mark
             else:
@@ -286,9 +286,9 @@ class Journal:
                 if is_cut(row):
                     self.cut.add(key)
         for row in rows_of(self.rows, "OUT", is_answer):
-            self.answered[identity(row["custom_id"])] = marks.of_row(row)
+            self.answered[identity(row["custom_id"])] = row_digests.of_row(row)
         ended = {*self.answered.values(), *self.failed.values()}
-        self._notes.read(lambda digest: marks.of_digest(digest) in ended)
+        self._notes.read(lambda digest: row_digests.of_digest(digest) in ended)
 
     def _check_owner(self) -> None:
         """Refuse an OUT whose name differs from the owner's only in its ending: they would share the other

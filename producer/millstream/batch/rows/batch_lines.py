@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.batch.bodies.body_format import ordered_text
-from millstream.batch.bodies.request_body import DEFAULT_QUEUE, BatchEndpoint, read_body
 from millstream.batch.rows.faults import FaultCode, LineFault, fault_of_body, faults_only, invalid
 from millstream.errors import InvalidRequest
+from millstream.openai.format_fields import ordered_text
+from millstream.openai.request_body import DEFAULT_QUEUE, BatchEndpoint, read_body
 from millstream.wire.keys import Lane
-from millstream.wire.messages.messages import Request, ResultCache
+from millstream.wire.messages.job_messages import Request, ResultCache
 
 MAX_CUSTOM_ID = 512  # characters
 _FIELDS = {"custom_id", "method", "url", "body"}

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
-from millstream.batch.bodies.unsupported_field import UnsupportedField
 from millstream.errors import ENDS, InvalidRequest
-from millstream.wire.messages.invalid import BEYOND
+from millstream.openai.unsupported_field import UnsupportedField
+from millstream.wire.messages.validation_errors import BEYOND
 
 _FRAMES = 20  # of a traceback, the innermost
 INCOMPLETE_OUTPUT = "incomplete_output"  # of a line whose job has ended with a cut answer

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from millstream.batch.bodies.answer_body import answer_body, reused_body
-from millstream.batch.rows import marks
+from millstream.batch.rows import row_digests
 from millstream.batch.rows.batch_lines import BatchLine, BatchRow
 from millstream.batch.rows.faults import INCOMPLETE_OUTPUT, FaultCode, LineFault
 from millstream.errors import InvalidRequest, JobCancelled, JobError, JobExpired, JobFailed, MillstreamError
-from millstream.wire.messages.messages import Result
+from millstream.openai.answer_body import answer_body, reused_body
+from millstream.wire.messages.job_messages import Result
 
 OK = 200
 _NESTED = "sampling."  # the worker names the fields of the queue's requests, which bodies have at their top
@@ -19,7 +19,7 @@ _NESTED = "sampling."  # the worker names the fields of the queue's requests, wh
 def answer_row(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]:
     """The row of a completed job, as the API's endpoint would have answered."""
     return {
-        "id": marks.row_id(row.digest),
+        "id": row_digests.row_id(row.digest),
         "custom_id": row.custom_id,
         "response": _response(row, job_id, result),
         "error": None,
@@ -31,7 +31,7 @@ def reused_row(row: BatchLine, answer: Mapping[str, Any]) -> dict[str, Any]:
     response = answer["response"]
     body = reused_body(response["body"], row.request.metadata)
     return {
-        "id": marks.row_id(row.digest),
+        "id": row_digests.row_id(row.digest),
         "custom_id": row.custom_id,
         "response": {**response, "body": body},
         "error": None,
@@ -80,7 +80,7 @@ def _error_row(
     row: BatchRow, response: dict[str, Any] | None, code: str, message: str, field: str | None
 ) -> dict[str, Any]:
     return {
-        "id": marks.row_id(row.digest),
+        "id": row_digests.row_id(row.digest),
         "custom_id": row.custom_id,
         "response": response,
         "error": {"code": code, "message": message, "param": field, "line": row.line},
@@ -103,7 +103,7 @@ def _ended(end: JobError) -> tuple[str, int]:
 def fault_row(line: int, fault: LineFault, data: bytes | None = None) -> dict[str, Any]:
     """The row of a line that was never submitted; `data`: the line's bytes."""
     return {
-        "id": marks.fault_id(line, data),
+        "id": row_digests.fault_id(line, data),
         "custom_id": fault.custom_id,
         "response": None,
         "error": {

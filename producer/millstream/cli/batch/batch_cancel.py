@@ -13,12 +13,12 @@ import typer
 
 from millstream.batch.files.journal import Journal
 from millstream.batch.run_cancellation import Cancelled, cancel_jobs
-from millstream.cli.conventions.command_run import reported
-from millstream.cli.conventions.exits import ExitCode
-from millstream.cli.conventions.interrupts import run_async
-from millstream.cli.conventions.shared_options import AsJson, RedisUrl
 from millstream.cli.display.terminal import answers, errors, print_json, say, warn
 from millstream.cli.embedded.stack import Stack, open_stack
+from millstream.cli.shared.command_run import reported
+from millstream.cli.shared.exits import ExitCode
+from millstream.cli.shared.interrupts import run_async
+from millstream.cli.shared.shared_options import AsJson, RedisUrl
 from millstream.client.async_client import AsyncClient
 from millstream.errors import MillstreamError
 

@@ -9,18 +9,19 @@ from typing import Annotated
 
 import typer
 
-from millstream.batch.bodies.request_body import DEFAULT_QUEUE
 from millstream.batch.files.journal import Journal
-from millstream.batch.running.on_change import OnChange
-from millstream.batch.running.run_options import DEFAULT_WINDOW, RunOptions
+from millstream.batch.run.on_change import OnChange
+from millstream.batch.run.run_options import DEFAULT_WINDOW, RunOptions
 from millstream.cli.batch.batch_cancel import cancel
 from millstream.cli.batch.batch_files import STANDARD, check_input, place_of
 from millstream.cli.batch.batch_run import Given, carry_out, report
-from millstream.cli.conventions.command_run import reported
-from millstream.cli.conventions.exits import ExitCode
-from millstream.cli.conventions.help import HelpCommand, HelpGroup
-from millstream.cli.conventions.schema_file import openai_schema
-from millstream.cli.conventions.shared_options import (
+from millstream.cli.display.terminal import say
+from millstream.cli.embedded.stack import choose_model
+from millstream.cli.shared.command_run import reported
+from millstream.cli.shared.exits import ExitCode
+from millstream.cli.shared.help import HelpCommand, HelpGroup
+from millstream.cli.shared.schema_file import openai_schema
+from millstream.cli.shared.shared_options import (
     AsJson,
     DurabilityOf,
     DurabilityTimeout,
@@ -28,10 +29,9 @@ from millstream.cli.conventions.shared_options import (
     RedisUrl,
     Replicas,
 )
-from millstream.cli.display.terminal import say
-from millstream.cli.embedded.stack import choose_model
-from millstream.client.queue.options import ClientOptions
+from millstream.client.session.options import ClientOptions
 from millstream.errors import InvalidRequest
+from millstream.openai.request_body import DEFAULT_QUEUE
 from millstream.wire.keys import Lane
 from millstream.wire.state.durability import Durability
 

@@ -8,26 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from millstream.batch.bodies.request_body import DEFAULT_QUEUE
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
-from millstream.batch.preparing import make_ready, prepare, read_models
-from millstream.batch.running.run import BatchRun
-from millstream.batch.running.run_options import RunOptions
-from millstream.batch.running.tally import Summary
-from millstream.batch.survey import Survey, begin
+from millstream.batch.input_comparison import Survey, begin
+from millstream.batch.prepare_run import make_ready, prepare, read_models
+from millstream.batch.run.run import BatchRun
+from millstream.batch.run.run_options import RunOptions
+from millstream.batch.run.tally import Summary
 from millstream.cli.batch.batch_cancel import say_what_stays, settle_interrupt
 from millstream.cli.batch.batch_files import STANDARD, spooled
 from millstream.cli.batch.batch_watch import watched
 from millstream.cli.batch.model_names import say_who_answers
-from millstream.cli.conventions.interrupts import run_async
 from millstream.cli.display.batch_progress import Shown
 from millstream.cli.display.batch_summary import as_mapping, print_summary, say_causes
 from millstream.cli.display.terminal import print_json, say, warn
 from millstream.cli.embedded.stack import LocalModel, Stack, open_stack
+from millstream.cli.shared.interrupts import run_async
 from millstream.client.async_client import AsyncClient
-from millstream.client.queue.options import ClientOptions
+from millstream.client.session.options import ClientOptions
 from millstream.errors import MillstreamError
+from millstream.openai.request_body import DEFAULT_QUEUE
 from millstream.wire.state.queue_info import ModelIdentity
 
 NO_SERVER = "unix:///dev/null"  # for a run that sends nothing

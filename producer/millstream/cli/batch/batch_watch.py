@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from millstream.batch.running.run import BatchRun
-from millstream.batch.running.tally import Summary
-from millstream.cli.conventions.command_run import load_model
+from millstream.batch.run.run import BatchRun
+from millstream.batch.run.tally import Summary
 from millstream.cli.display.batch_progress import Shown, show_progress
 from millstream.cli.display.terminal import warn
 from millstream.cli.embedded.stack import Stack
+from millstream.cli.shared.command_run import load_model
 from millstream.client.async_client import AsyncClient
-from millstream.client.background import beside
+from millstream.client.session.run_while import beside
 from millstream.errors import MillstreamError
 from millstream.wire.keys import Lane
 

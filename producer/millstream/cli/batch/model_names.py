@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millstream.batch.preparing import listed
+from millstream.batch.prepare_run import listed
 from millstream.cli.display.terminal import say
 
 

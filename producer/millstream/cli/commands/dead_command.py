@@ -7,16 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from millstream.cli.conventions.command_run import reported, run_with_client
-from millstream.cli.conventions.exits import exit_code
-from millstream.cli.conventions.help import HelpCommand, HelpGroup
-from millstream.cli.conventions.shared_options import AsJson, Queue, RedisUrl
 from millstream.cli.display.dead_letter_view import as_mapping, print_letter, print_line
 from millstream.cli.display.terminal import answers, complain, print_json, say
+from millstream.cli.shared.command_run import reported, run_with_client
+from millstream.cli.shared.exits import exit_code
+from millstream.cli.shared.help import HelpCommand, HelpGroup
+from millstream.cli.shared.shared_options import AsJson, Queue, RedisUrl
 from millstream.client.async_client import AsyncClient
-from millstream.client.queue.status import JobStatus
+from millstream.client.session.job_status import JobStatus
 from millstream.errors import Conflict, InvalidRequest, MillstreamError, NotDead, NotFound, ProtocolError
-from millstream.wire.state.dead import DeadLetter
+from millstream.wire.state.dead_letter import DeadLetter
 
 app = typer.Typer(cls=HelpGroup, help="Jobs that were given up: dead letters.", no_args_is_help=True)
 

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli.conventions.command_run import reported
-from millstream.cli.conventions.interrupts import run_async
-from millstream.cli.conventions.shared_options import Model
 from millstream.cli.display.terminal import say
 from millstream.cli.embedded.stack import choose_model, open_stack
+from millstream.cli.shared.command_run import reported
+from millstream.cli.shared.interrupts import run_async
+from millstream.cli.shared.shared_options import Model
 from millstream.errors import InvalidRequest, MissingExtra
-from millstream.gateway.access.gateway_settings import DEFAULTS, GatewaySettings
+from millstream.gateway.gateway_settings import DEFAULTS, GatewaySettings
 
 _VARIABLE = "MILLSTREAM_GATEWAY_"
 _LIBRARIES = ("starlette", "uvicorn", "prometheus_client", "obstore", "python_multipart", "uvloop")
@@ -98,7 +98,7 @@ def gateway(
             raise MissingExtra("gateway", "the HTTP gateway")
         import uvloop
 
-        from millstream.gateway.serving import serve
+        from millstream.gateway.server import serve
 
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         queues = tuple(queue or ("default",))

@@ -9,10 +9,14 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli.commands.job_place import JobPlace
+from millstream.cli.commands.job_target import JobPlace
 from millstream.cli.commands.submit_command import SubmitCommand, format_of, input_of, parameters_of
-from millstream.cli.conventions.command_run import load_model, outlasting, reported, warn_if_unserved
-from millstream.cli.conventions.shared_options import (
+from millstream.cli.display.job_status_view import print_status
+from millstream.cli.display.terminal import answers, print_json
+from millstream.cli.display.transcript import Follower, print_result
+from millstream.cli.embedded.stack import Stack
+from millstream.cli.shared.command_run import load_model, outlasting, reported, warn_if_unserved
+from millstream.cli.shared.shared_options import (
     AsJson,
     DurabilityOf,
     DurabilityTimeout,
@@ -22,15 +26,11 @@ from millstream.cli.conventions.shared_options import (
     RedisUrl,
     Replicas,
 )
-from millstream.cli.display.job_status import print_status
-from millstream.cli.display.terminal import answers, print_json
-from millstream.cli.display.transcript import Follower, print_result
-from millstream.cli.embedded.stack import Stack
 from millstream.client.async_client import AsyncClient
-from millstream.client.queue.options import ClientOptions, check_wait
+from millstream.client.session.options import ClientOptions, check_wait
 from millstream.errors import NotReady
 from millstream.wire.keys import Lane
-from millstream.wire.messages.messages import State
+from millstream.wire.messages.job_messages import State
 from millstream.wire.state.durability import Durability
 
 

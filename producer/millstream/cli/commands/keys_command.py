@@ -8,16 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from millstream.cli.conventions.command_run import reported
-from millstream.cli.conventions.exits import ExitCode
-from millstream.cli.conventions.help import HelpCommand, HelpGroup
-from millstream.cli.conventions.interrupts import run_async
-from millstream.cli.conventions.shared_options import AsJson, RedisUrl
 from millstream.cli.display.terminal import answers, complain, print_json, say
 from millstream.cli.display.times import local
 from millstream.cli.embedded.stack import open_stack
-from millstream.gateway.access.server_access import ServerAccess
-from millstream.gateway.identity.keyring import ApiKey, Keyring
+from millstream.cli.shared.command_run import reported
+from millstream.cli.shared.exits import ExitCode
+from millstream.cli.shared.help import HelpCommand, HelpGroup
+from millstream.cli.shared.interrupts import run_async
+from millstream.cli.shared.shared_options import AsJson, RedisUrl
+from millstream.gateway.auth.api_keys import ApiKey, Keyring
+from millstream.gateway.redis.gateway_redis import ServerAccess
 from millstream.wire.keys import Lane
 
 app = typer.Typer(cls=HelpGroup, help="API keys of gateways.", no_args_is_help=True)

@@ -13,12 +13,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from millstream.cli.conventions.command_run import reported, run_with_client
-from millstream.cli.conventions.shared_options import AsJson, Queue, RedisUrl
 from millstream.cli.display.terminal import answers, plain, print_json, warn
 from millstream.cli.display.times import age, local
+from millstream.cli.shared.command_run import reported, run_with_client
+from millstream.cli.shared.shared_options import AsJson, Queue, RedisUrl
 from millstream.client.async_client import AsyncClient
-from millstream.client.queue.queue_status import LaneStatus, QueueStatus, WorkerStatus
+from millstream.client.session.queue_status import LaneStatus, QueueStatus, WorkerStatus
 from millstream.errors import Unavailable
 from millstream.wire.state.queue_info import SHOWN_DIGEST
 

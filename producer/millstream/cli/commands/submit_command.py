@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from millstream.cli.commands.job_place import JobPlace
-from millstream.cli.conventions.command_run import load_model, warn_if_not_durable, warn_if_unserved
-from millstream.cli.conventions.schema_file import schema_text
+from millstream.cli.commands.job_target import JobPlace
 from millstream.cli.display.terminal import answers, print_json, say
 from millstream.cli.display.transcript import Follower, print_result
 from millstream.cli.embedded.stack import Stack
+from millstream.cli.shared.command_run import load_model, warn_if_not_durable, warn_if_unserved
+from millstream.cli.shared.schema_file import schema_text
 from millstream.client.async_client import AsyncClient
-from millstream.client.submitting.structured_outputs import vllm_format
-from millstream.client.submitting.submission import Submitted
+from millstream.client.submit.submission import Submitted
 from millstream.errors import InvalidRequest
+from millstream.openai.structured_outputs import vllm_format
 from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.sampling import SamplingParams
 

@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.segment import Segment
 from rich.text import Text
 
-from millstream.batch.running.run import BatchRun
-from millstream.batch.running.tally import cost, per_second
+from millstream.batch.run.run import BatchRun
+from millstream.batch.run.tally import cost, per_second
 from millstream.cli.display.terminal import errors, say
 
 REFRESH_S = 0.2

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from millstream.batch.files.journal import Journal
-from millstream.batch.running.tally import Percentiles, Summary
+from millstream.batch.run.tally import Percentiles, Summary
 from millstream.cli.display.batch_progress import money, rate, span
 from millstream.cli.display.terminal import answers, plain, say
 
@@ -15,7 +15,7 @@ MAX_CAUSE = 300  # characters
 
 
 def as_mapping(summary: Summary, journal: Journal, price_per_hour: float | None) -> dict[str, Any]:
-    """JSON-ready; ops/batch.md lists the fields. None if nothing was measured."""
+    """JSON-ready; ops/pages/batch.md lists the fields. None if nothing was measured."""
     rows, tokens = _costs(summary, price_per_hour)
     return asdict(summary) | {
         "unknown_fields": dict(summary.unknown_fields),

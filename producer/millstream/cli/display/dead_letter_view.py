@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from millstream.cli.display.terminal import answers, plain
-from millstream.client.queue.status import JobStatus
+from millstream.client.session.job_status import JobStatus
 from millstream.errors import ProtocolError
-from millstream.wire.state.dead import DeadLetter
+from millstream.wire.state.dead_letter import DeadLetter
 
 SHOWN_CHARACTERS = 2000  # of one text
 SHOWN_ITEMS = 50  # of one list

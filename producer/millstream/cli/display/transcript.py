@@ -10,7 +10,7 @@ from millstream.cli.display.terminal import print_json, warn
 from millstream.client.async_client import AsyncClient
 from millstream.client.streaming.events import EndEvent, Event, RewindEvent, TokenEvent, Transcript
 from millstream.wire.messages.choices import Choice, ChoiceDelta
-from millstream.wire.messages.messages import Result, State
+from millstream.wire.messages.job_messages import Result, State
 
 EMPTY = (
     "the model ended at once with no text; word it differently, or give --param min_tokens=20 "

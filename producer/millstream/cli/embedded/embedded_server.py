@@ -23,7 +23,7 @@ from types import TracebackType
 
 import redis
 
-from millstream.cli.embedded.instance import Instance, end
+from millstream.cli.embedded.server_record import Instance, end
 from millstream.errors import MillstreamError, MissingExtra
 
 START_S = 60.0  # a long append-only file takes time to load

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from millstream.cli.embedded.demo_model import demo_model
 from millstream.cli.embedded.embedded_server import EmbeddedServer, home, running_url
 from millstream.cli.embedded.local_worker import LocalWorker, check_extras
-from millstream.client.background import beside
+from millstream.client.session.run_while import beside
 from millstream.errors import InvalidRequest, Unavailable
 from millstream.wire.connection import Endpoint, unavailable
 from millstream.wire.state.heartbeat import read_workers

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from millstream.errors import JobCancelled, JobExpired, JobFailed
 from millstream.wire.messages.choices import ChoiceDelta
-from millstream.wire.messages.messages import ErrorInfo, State
+from millstream.wire.messages.job_messages import ErrorInfo, State
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from millstream.client.streaming.merge import missing_deltas
 from millstream.errors import CursorExpired, NotFound, ProtocolError
 from millstream.wire.messages import codec
 from millstream.wire.messages.choices import Delta
-from millstream.wire.messages.messages import ErrorInfo, Result, State
+from millstream.wire.messages.job_messages import ErrorInfo, Result, State
 from millstream.wire.messages.record import DELTA, END, MARKER
-from millstream.wire.messages.replies import JobRecord, LogEntry
+from millstream.wire.messages.script_replies import JobRecord, LogEntry
 
 RUNNING_PATIENCE_S = 1.0  # silence of a running job, after which the log is read
 QUEUED_PATIENCE_S = 15.0  # the same of a waiting job, reached by doubling

@@ -9,9 +9,9 @@ its reply was lost.
 from __future__ import annotations
 
 from millstream.wire.calls.attempt import append, dead_letter, finish, isolate, release, renew, retry, start
-from millstream.wire.calls.producing import Forgotten, cancel, expire_one, forget, submit
+from millstream.wire.calls.job_calls import Forgotten, cancel, expire_one, forget, submit
+from millstream.wire.calls.lane_calls import join, take
 from millstream.wire.calls.scripts import ScriptCall, run, run_many
-from millstream.wire.calls.taking import join, take
 from millstream.wire.calls.upkeep import (
     discard,
     drop_consumer,
@@ -24,7 +24,7 @@ from millstream.wire.calls.upkeep import (
     reclaim,
     scan_pending,
 )
-from millstream.wire.messages.replies import Claim
+from millstream.wire.messages.script_replies import Claim
 
 __all__ = [
     "Claim",

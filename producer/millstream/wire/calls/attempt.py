@@ -12,9 +12,9 @@ from typing import Any
 
 from millstream.wire.calls.scripts import ScriptCall, positive, script
 from millstream.wire.keys import ShardKeys
-from millstream.wire.messages.messages import State, Timing
+from millstream.wire.messages.job_messages import State, Timing
 from millstream.wire.messages.record import log_entry, number
-from millstream.wire.messages.replies import (
+from millstream.wire.messages.script_replies import (
     AppendOutcome,
     AppendReply,
     Claim,

@@ -8,7 +8,7 @@ from typing import Any
 from millstream.errors import ProtocolError
 from millstream.wire.calls.scripts import ScriptCall, positive, script
 from millstream.wire.keys import GROUP, LANES, ShardKeys, is_job_id
-from millstream.wire.messages.replies import EndOutcome, LaneEntry, PendingEntry
+from millstream.wire.messages.script_replies import EndOutcome, LaneEntry, PendingEntry
 
 _MOST_BYTES = 16 * 1024 * 1024  # of parked jobs that one promote moves into a lane
 

@@ -15,5 +15,5 @@ def refusal(error: Exception) -> str | None:
     if isinstance(error, NoPermissionError) or (
         isinstance(error, ResponseError) and str(error).startswith(_IN_SCRIPT)
     ):
-        return f"{error}; give this user the rights of its role (ops/users.acl)"
+        return f"{error}; give this user the rights of its role (ops/deploy/users.acl)"
     return None

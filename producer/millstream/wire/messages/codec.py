@@ -14,7 +14,7 @@ import msgpack
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from millstream.errors import ProtocolError
-from millstream.wire.messages.invalid import invalid_request
+from millstream.wire.messages.validation_errors import invalid_request
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 MAX_RESULT_BYTES = 512 * 1024 * 1024  # the most that a server's value can be: logprobs of many choices add up

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from millstream.wire.messages.messages import ChatMessage, Request
+    from millstream.wire.messages.job_messages import ChatMessage, Request
 
 
 def digest_of(request: Request) -> str:

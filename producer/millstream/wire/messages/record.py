@@ -43,8 +43,8 @@ from millstream.errors import ProtocolError
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta
 from millstream.wire.messages.codec import MAX_RESULT_BYTES, decode
-from millstream.wire.messages.messages import ErrorInfo, Result, State, Timing, Usage
-from millstream.wire.messages.replies import JobRecord, LogEntry
+from millstream.wire.messages.job_messages import ErrorInfo, Result, State, Timing, Usage
+from millstream.wire.messages.script_replies import JobRecord, LogEntry
 from millstream.wire.versions import FIRST_VERSION
 
 DELTA, MARKER, END = "d", "m", "e"

@@ -16,7 +16,7 @@ from millstream.wire.messages.bounds.depth import MAX_DEPTH, is_deeper
 from millstream.wire.messages.bounds.format_bounds import MAX_CHOICE, problem_of_pattern, problem_of_shape
 from millstream.wire.messages.bounds.grammar_bounds import problem_of_grammar
 from millstream.wire.messages.codec import Message
-from millstream.wire.messages.invalid import BEYOND, WrongField
+from millstream.wire.messages.validation_errors import BEYOND, WrongField
 
 MAX_BYTES = 256 * 1024  # of the text in UTF-8
 MAX_CHOICES = 10_000

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints, model_validator
 
 from millstream.wire.messages.codec import Message
-from millstream.wire.messages.invalid import WrongField
+from millstream.wire.messages.validation_errors import WrongField
 
 MAX_STOP_STRINGS = 16
 MAX_TOP_LOGPROBS = 20

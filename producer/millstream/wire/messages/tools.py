@@ -13,8 +13,8 @@ from pydantic import AfterValidator, StringConstraints, model_validator
 
 from millstream.wire.messages.bounds.depth import MAX_DEPTH, is_deeper_json
 from millstream.wire.messages.codec import Message
-from millstream.wire.messages.invalid import WrongField
 from millstream.wire.messages.response_format import MAX_BYTES, problem_of_schema
+from millstream.wire.messages.validation_errors import WrongField
 
 MAX_TOOLS = 128
 MAX_BRACKETS = 2**16  # that open a list or an object, in the arguments of one call

@@ -9,7 +9,7 @@ from typing import Any
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages.record import number
 from millstream.wire.server_errors import is_damage
-from millstream.wire.state.numbers import first_unread
+from millstream.wire.state.queue_counts import first_unread
 
 _FRONT = 64  # parked jobs to look at for the oldest: every tenant's first is near the front
 

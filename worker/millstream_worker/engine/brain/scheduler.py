@@ -24,19 +24,19 @@ from millstream_worker.engine.brain.batch.rows import Row, RowState
 from millstream_worker.engine.brain.batch.shared_prefixes import SharedPrefixes
 from millstream_worker.engine.brain.cache.blocks import BlockPool
 from millstream_worker.engine.brain.cache.host_pool import HostPool
-from millstream_worker.engine.brain.grammars.matcher import Matcher
 from millstream_worker.engine.brain.running.admit_rows import admit, displace, joining
 from millstream_worker.engine.brain.running.constrained_rows import ConstrainedRows
 from millstream_worker.engine.brain.running.continue_rows import continue_rows
 from millstream_worker.engine.brain.running.running_rows import RunningRows
 from millstream_worker.engine.brain.running.step_time import StepTimeModel
 from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
-from millstream_worker.engine.brain.speculation.guesses import Drafter, TextGuesses
 from millstream_worker.engine.brain.speculation.speculation import Speculation
+from millstream_worker.engine.brain.speculation.text_drafter import Drafter, TextGuesses
 from millstream_worker.engine.brain.statistics import engine_stats
 from millstream_worker.engine.brain.waiting.prefixes import Prefixes
 from millstream_worker.engine.brain.waiting.row_factory import RowFactory
 from millstream_worker.engine.brain.waiting.waiting_rows import WaitingRows
+from millstream_worker.engine.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.outputs import EngineStats, Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest
 

@@ -1,5 +1,5 @@
 """Finds JSON schemas in a grammar in Lark: behind each `%json` that stands in no comment, text or pattern.
-The engine's own reader (`engine/brain/grammars/lark_pieces.py`) finds the same ones; a test compares them.
+The engine's own reader (`engine/grammars/lark_pieces.py`) finds the same ones; a test compares them.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from enum import Enum, auto
 import numpy as np
 
 from millstream_worker.engine.brain.batch.plan import Int32
-from millstream_worker.engine.brain.cache.hashing import extend_chain
-from millstream_worker.engine.brain.grammars.matcher import Matcher
+from millstream_worker.engine.brain.cache.block_hash import extend_chain
+from millstream_worker.engine.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.request import EngineRequest
 
 

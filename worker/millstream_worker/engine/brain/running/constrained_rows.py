@@ -8,7 +8,7 @@ from millstream_worker.engine.brain.batch.batch import Batch
 from millstream_worker.engine.brain.batch.plan import TokenMasks
 from millstream_worker.engine.brain.batch.planner import LAST, REFUSED, Launch
 from millstream_worker.engine.brain.batch.rows import Row, RowState
-from millstream_worker.engine.brain.grammars.matcher import Matcher
+from millstream_worker.engine.grammars.matcher import Matcher
 
 _WORD = 32  # tokens
 

@@ -14,8 +14,8 @@ from millstream_worker.engine.brain.batch.plan import Sampled
 from millstream_worker.engine.brain.batch.planner import LAST, Drafts, Launch, Selection
 from millstream_worker.engine.brain.batch.rows import Row
 from millstream_worker.engine.brain.running.running_rows import RunningRows
-from millstream_worker.engine.brain.speculation.guesses import Drafter
 from millstream_worker.engine.brain.speculation.step_costs import StepCosts
+from millstream_worker.engine.brain.speculation.text_drafter import Drafter
 from millstream_worker.engine.brain.speculation.verification import accepted
 
 _LIKELY = 0.5  # survival of draft tokens that are verified whatever they cost, if that is asked for

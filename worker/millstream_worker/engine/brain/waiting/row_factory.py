@@ -8,8 +8,8 @@ from itertools import count
 import numpy as np
 
 from millstream_worker.engine.brain.batch.rows import Origin, Row
-from millstream_worker.engine.brain.cache.hashing import extend_chain, root_hash
-from millstream_worker.engine.brain.grammars.matcher import Matcher
+from millstream_worker.engine.brain.cache.block_hash import extend_chain, root_hash
+from millstream_worker.engine.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.outputs import Refused
 from millstream_worker.engine.protocol.request import EngineRequest
 

@@ -14,9 +14,9 @@ from gguf import GGMLQuantizationType, GGUFReader, ReaderTensor
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from millstream_worker.engine.runner.codes.codes import Codes
-from millstream_worker.engine.runner.codes.gguf_blocks import KINDS, unpack
-from millstream_worker.engine.runner.codes.packed import PackedWeights, named
+from millstream_worker.engine.runner.quantization.codes import Codes
+from millstream_worker.engine.runner.quantization.gguf_blocks import KINDS, unpack
+from millstream_worker.engine.runner.quantization.packed import PackedWeights, named
 
 # Those whose weights are transformers' own, but for the order of queries and keys of the first.
 _ARCHITECTURES = {

@@ -20,12 +20,12 @@ import torch
 
 from millstream_worker.engine.runner.attention import custom_op
 from millstream_worker.engine.runner.checkpoint.trust import written_by_others
-from millstream_worker.engine.runner.codes import codes
 from millstream_worker.engine.runner.device import torch_internals
 from millstream_worker.engine.runner.linear import panel, quantized_layers
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.native import custom_ops
 from millstream_worker.engine.runner.native.build import processor
+from millstream_worker.engine.runner.quantization import codes
 
 # These define our operations for the compiler, which does not compare that when it finds code again.
 _SOURCES = (

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
-from millstream_worker.engine.runner.codes.codes import Codes, OutOfRange, quantize
 from millstream_worker.engine.runner.linear.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from millstream_worker.engine.runner.native.library import Library
+from millstream_worker.engine.runner.quantization.codes import Codes, OutOfRange, quantize
 
 # Mean KL divergence of a head's answers from those of its own weights: what 8 bits cost a whole model, to
 # which the head of SmolLM2-135M adds a thirtieth.

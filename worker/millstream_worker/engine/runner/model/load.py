@@ -18,7 +18,6 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from millstream_worker.engine.runner.attention.custom_op import Attention, attend, register
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
-from millstream_worker.engine.runner.codes.packed import is_packed
 from millstream_worker.engine.runner.device.gpu import Gpu
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec, kv_name
 from millstream_worker.engine.runner.kv.storage import KVStorage
@@ -36,6 +35,7 @@ from millstream_worker.engine.runner.model.logits import LogitsFunction
 from millstream_worker.engine.runner.model.packed_model import load_packed
 from millstream_worker.engine.runner.model.weights import end_ids, load_config, load_weights
 from millstream_worker.engine.runner.native.library import Library
+from millstream_worker.engine.runner.quantization.packed import is_packed
 from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
 
 ATTENTION = "millstream"  # our name among transformers' attention functions

@@ -11,11 +11,11 @@ from accelerate import init_empty_weights
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from millstream_worker.engine.runner.codes.codes import Codes
-from millstream_worker.engine.runner.codes.packed import PackedWeights, read_packed
 from millstream_worker.engine.runner.linear.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from millstream_worker.engine.runner.model.support import UnsupportedModel
 from millstream_worker.engine.runner.native.library import Library
+from millstream_worker.engine.runner.quantization.codes import Codes
+from millstream_worker.engine.runner.quantization.packed import PackedWeights, read_packed
 
 _HEAD = "lm_head.weight"
 

@@ -1,0 +1,82 @@
+"""Prepares a run before its first job: checks its queues, removes outdated rows, cancels outdated jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+
+from millstream.batch.files.journal import Journal
+from millstream.batch.input_comparison import Survey
+from millstream.batch.run.run_options import RunOptions
+from millstream.batch.run_cancellation import Cancelled, cancel_jobs
+from millstream.client.async_client import AsyncClient
+from millstream.errors import InvalidRequest, Unavailable
+from millstream.openai.request_body import DEFAULT_QUEUE
+from millstream.wire.keys import QueueKeys
+from millstream.wire.state.queue_info import ModelIdentity
+
+MOST_NAMES = 5  # in one message
+
+
+async def read_models(client: AsyncClient, journal: Journal) -> dict[str, ModelIdentity]:
+    """The models that the run's queues have now, where it has recorded those that they had."""
+    with contextlib.suppress(Unavailable):  # a run that submits nothing more needs no server
+        return {queue: await client.with_queue(queue).queue_model() for queue in journal.models}
+    return {}
+
+
+async def prepare(client: AsyncClient, journal: Journal, options: RunOptions, survey: Survey) -> Cancelled:
+    """Prepare OUT, and cancel the jobs that no line asks for any more. Raises InvalidRequest, before any
+    change, if lines name queues that the server does not have.
+    """
+    if options.queue is None:
+        await check_queues(client, survey.models)
+    await asyncio.to_thread(make_ready, survey, journal, options)
+    return await cancel_jobs(client, journal, survey.left, wanted=False)
+
+
+def make_ready(survey: Survey, journal: Journal, options: RunOptions) -> None:
+    """Remove the rows of lines that are run again, and record IN, queue and models. Raises WriteFailed."""
+    if survey.redo and survey.moved:
+        journal.leave_jobs()
+        survey.left = dict(journal.left)
+    if survey.dropped:
+        journal.drop(survey.dropped)
+    journal.go_on_with(survey.named, options.queue)
+    for queue, model in survey.served.items():
+        journal.serves(queue, model)
+    if survey.retried:
+        journal.retry(survey.retried)
+
+
+async def check_queues(client: AsyncClient, models: Mapping[str, int]) -> None:
+    """Raises InvalidRequest if lines name queues that were never used on this server: their jobs would wait
+    for ever. The default queue, and one given by --queue, may be used before they have a worker.
+    """
+    named = {name: count for name, count in models.items() if _names_queue(name)}
+    infos = {name: await client.with_queue(name).queue_info() for name in named}
+    if unknown := [name for name, info in infos.items() if not info.shards]:
+        problem = (
+            f"names a queue that this server does not have: {listed({n: named[n] for n in unknown})}; "
+            "--queue NAME sends all lines to one queue; or start a worker with --queue of that name first"
+        )
+        raise InvalidRequest("body.model", unknown[0], problem)
+
+
+def _names_queue(name: str) -> bool:
+    if name in ("", DEFAULT_QUEUE):
+        return False
+    try:
+        QueueKeys(name)
+    except InvalidRequest:  # its lines become error rows
+        return False
+    return True
+
+
+def listed(models: Mapping[str, int]) -> str:
+    ordered = sorted(models.items(), key=lambda item: -item[1])
+    shown = [f"{name!r} in {count:,} line{'s' if count > 1 else ''}" for name, count in ordered[:MOST_NAMES]]
+    if len(ordered) > MOST_NAMES:
+        shown.append(f"{len(ordered) - MOST_NAMES:,} other names")
+    return ", ".join(shown)

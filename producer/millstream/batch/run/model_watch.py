@@ -1,0 +1,74 @@
+"""Compares the models of a run's queues, while it runs, with those that its run file names: an output has
+rows of one model, unless its owner wants otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from millstream.batch.files.journal import Journal
+from millstream.batch.run.on_change import OnChange
+from millstream.client.async_client import AsyncClient
+from millstream.errors import InvalidRequest, JobError, Unavailable
+from millstream.wire.messages.job_messages import Result
+from millstream.wire.state.queue_info import ModelIdentity
+
+
+class ModelWatch:
+    """A model that is met first is recorded. What reports no digest is compared with nothing, and neither are
+    models of a run with a worker of its own, which replaces the queue's.
+    """
+
+    def __init__(self, journal: Journal, on_change: OnChange) -> None:
+        self._journal = journal
+        self._on_change = on_change
+        self._compares = journal.model is None
+        self._kept: set[tuple[str, str]] = set()  # queues and digests of answers that are kept all the same
+
+    async def look(self, client: AsyncClient) -> None:
+        """Compare the model that the queue has now. Raises InvalidRequest if it is another one and may not
+        answer beside the first.
+        """
+        if not self._compares:
+            return
+        with contextlib.suppress(Unavailable):  # the submit reports it, or outlasts it
+            now = await client.queue_model()
+            if self._on_change is not OnChange.KEEP and now.is_other(self._journal.models.get(client.queue)):
+                raise self._changed(client.queue, now, f"queue {client.queue!r} now has {now}")
+            self._journal.serves(client.queue, now)
+
+    async def admits(self, client: AsyncClient, end: Result | JobError, *, again: bool) -> bool:
+        """Whether the row of a job that has ended so may be written. False: its line is to be computed again,
+        which is done where `again`. Raises InvalidRequest as `look` does.
+        """
+        model = _model_of(end)
+        if not self._compares or not model.digest:
+            return True
+        if not model.is_other(self._journal.models.get(client.queue)):
+            self._journal.serves(client.queue, model)
+            return True
+        if self._on_change is OnChange.KEEP:
+            if (kept := (client.queue, model.digest)) not in self._kept:
+                self._kept.add(kept)
+                await self.look(client)  # a run whose last rows these are submits no more
+            return True
+        if self._on_change is OnChange.REDO and again:
+            await self.look(client)  # of the model that the queue had before, by a job of an earlier run
+            return False
+        raise self._changed(client.queue, model, f"an answer of queue {client.queue!r} is by {model}")
+
+    def _changed(self, queue: str, model: ModelIdentity, met: str) -> InvalidRequest:
+        return InvalidRequest(
+            "model",
+            model.name,
+            f"{met}, and this run's lines are answered by {self._journal.models[queue]}: the run stops, and "
+            "writes no row of the other one. Start it again with --redo-changed, which answers all lines "
+            "anew, or with --keep-answers, which leaves the rows as they are",
+        )
+
+
+def _model_of(end: Result | JobError) -> ModelIdentity:
+    result = getattr(end, "result", None) if isinstance(end, JobError) else end
+    if not isinstance(result, Result):
+        return ModelIdentity()
+    return ModelIdentity(result.model, result.model_digest or "")

@@ -1,0 +1,283 @@
+"""A batch run: lines in, jobs through the queues, rows out, with a bounded number of jobs under way.
+
+Every job's id follows from the run, the line's custom_id and its body, so that no line is submitted twice and
+an interrupted run continues at any point. Knows no terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from millstream.batch.files.input_lines import InputFile, InputLine
+from millstream.batch.files.journal import Journal
+from millstream.batch.files.runfile import identity
+from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse, read_row
+from millstream.batch.rows.faults import FaultCode, LineFault
+from millstream.batch.rows.output_rows import (
+    answer_row,
+    failure_row,
+    fault_row,
+    incomplete_row,
+    is_incomplete,
+    refusal_row,
+    reused_row,
+)
+from millstream.batch.run.equal_lines import EqualLines
+from millstream.batch.run.model_watch import ModelWatch
+from millstream.batch.run.result_cleanup import Clearing
+from millstream.batch.run.run_options import RunOptions
+from millstream.batch.run.submit_lines import Sending
+from millstream.batch.run.tally import Summary, Tally
+from millstream.batch.run.window import Window
+from millstream.client.async_client import AsyncClient
+from millstream.errors import (
+    JobCancelled,
+    JobError,
+    MillstreamError,
+    NotFound,
+    QueueFull,
+)
+from millstream.openai.answer_body import first_text
+from millstream.wire.messages.job_messages import Result
+
+CHUNK_ROWS = 256  # sent in one round trip, waited for together
+MAX_ROUNDS = 5  # submissions of a job that the server keeps losing
+
+
+class BatchRun:
+    """One pass over the input. `tally`, `source`, `queues` and the times may be watched while it runs."""
+
+    def __init__(
+        self, source: InputFile, journal: Journal, client: AsyncClient, options: RunOptions | None = None
+    ) -> None:
+        self.source = source
+        self.tally = Tally()
+        self.queues: set[str] = set()  # that jobs were sent to
+        self._journal = journal
+        self._client = client
+        self._options = options or RunOptions()
+        self._models = ModelWatch(journal, self._options.on_change)
+        self._sending = Sending(journal, self.tally, self._models, self._refused, self._options.patience)
+        self._clearing = Clearing(journal, self._options.clear_jobs)
+        self._equal = EqualLines()
+        self._group = asyncio.TaskGroup()
+        self._clients: dict[str, AsyncClient] = {}  # by queue
+        self._window = Window(self._options.window, self._options.window_bytes)
+        self._seen: set[bytes] = set()  # custom_ids of this pass, as digests: about 100 bytes a line
+        self._begun_s: float | None = None
+        self._last_s = 0.0
+
+    async def run(self) -> Summary:
+        """Raises Unavailable if the server stops answering, InvalidRequest if a queue's model is replaced and
+        its answers may not stand beside the others; a later run continues from there.
+        """
+        try:
+            async with self._group:
+                async for queue, rows in self._chunks():
+                    self._send(queue, rows)
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        await self._clearing.clear()
+        return self.tally.summary(self.seconds)
+
+    @property
+    def seconds(self) -> float:
+        """From the first submission to the latest end."""
+        return 0.0 if self._begun_s is None else max(0.0, self._last_s - self._begun_s)
+
+    @property
+    def waits_for_room(self) -> QueueFull | None:
+        """The latest refusal, until there is room."""
+        return self._sending.full
+
+    @property
+    def under_way(self) -> int:
+        """Rows that were read and have not ended."""
+        return self._window.jobs
+
+    @property
+    def followers(self) -> int:
+        """Of those under way: rows without a job, that wait for an equal one's answer."""
+        return self._equal.followers
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds from the first submission until now: the rates of a stalled run decrease."""
+        return 0.0 if self._begun_s is None else time.monotonic() - self._begun_s
+
+    def _send(self, queue: str, rows: list[BatchLine]) -> None:
+        self.queues.add(queue)
+        self._group.create_task(self._complete(self._client_of(queue), rows))
+
+    def _client_of(self, queue: str) -> AsyncClient:
+        """The queue's client, which knows the queue's shape and how fast it empties."""
+        if queue not in self._clients:
+            self._clients[queue] = self._client.with_queue(queue)
+        return self._clients[queue]
+
+    async def _chunks(self) -> AsyncIterator[tuple[str, list[BatchLine]]]:
+        """Rows of one queue each; every row holds its place in the window."""
+        waiting: dict[str, list[BatchLine]] = {}
+        for line in self.source:
+            if line.number % CHUNK_ROWS == 0:
+                await asyncio.sleep(0)  # many answered lines in a row must not starve other tasks
+            row = self._row(line)
+            if row is None:
+                continue
+            if not self._window.try_enter(row.size):  # the window is full: send the rows at hand first
+                for queue in list(waiting):
+                    yield queue, waiting.pop(queue)
+                await self._window.enter(row.size)
+            if not await self._needs_job(row):
+                continue
+            waiting.setdefault(row.queue, []).append(row)
+            if len(waiting[row.queue]) == CHUNK_ROWS:
+                yield row.queue, waiting.pop(row.queue)
+        for queue, rows in waiting.items():
+            yield queue, rows
+
+    def _row(self, line: InputLine) -> BatchLine | None:
+        """The line as a row to submit; None if it has its answer, or has just received its error row."""
+        try:
+            return self._parsed(line)
+        except LineFault as fault:
+            if not self._journal.has_line(line.number):
+                self._fail(fault_row(line.number, fault, line.data))
+            else:
+                self.tally.skip(failed=True)
+            return None
+
+    def _parsed(self, line: InputLine) -> BatchLine | None:
+        if line.data is None:
+            raise LineFault(
+                FaultCode.LINE_TOO_LONG,
+                f"longer than {self.source.max_line_bytes} bytes; shorten its input",
+            )
+        fields = self._options.completed(parse(line.data))
+        custom_id = custom_id_of(fields)
+        key = identity(custom_id)
+        if key in self._seen:
+            raise LineFault(
+                FaultCode.DUPLICATE_CUSTOM_ID,
+                f"custom_id: {custom_id!r} stands on an earlier line; give each line its own",
+                "custom_id",
+                custom_id,
+            )
+        self._seen.add(key)
+        if self._journal.has_id(custom_id):
+            self.tally.skip(failed=self._journal.has_failure(custom_id))
+            return None
+        try:
+            row = read_row(
+                line.number,
+                custom_id,
+                fields,
+                lane=self._options.lane,
+                tenant=self._options.tenant,
+                queue=self._options.queue,
+            )
+        except LineFault as fault:
+            fault.custom_id = custom_id
+            raise
+        self.tally.note_unknown(row.unknown)
+        self.tally.note_deprecated(row.deprecated)
+        asked = row.request.response_format
+        more = 0 if asked is None else len(asked.text)  # it may be the run's, and large
+        shared = row.answer_key if self._options.reuse else None
+        return replace(row, size=len(line.data) + more, answer_key=shared)
+
+    async def _needs_job(self, row: BatchLine) -> bool:
+        """Whether no equal line answers it: at once if that has its answer, otherwise when it ends."""
+        if self._own_id(row) not in self._journal.under_way:  # it has no job of an earlier run
+            place = self._equal.place_of(row)
+            if place is not None and (answer := self._journal.answer_at(place)) is not None:
+                await self._reuse(answer, [row])
+                return False
+            if self._equal.try_follow(row):
+                return False
+        self._equal.lead(row)
+        return True
+
+    async def _complete(self, client: AsyncClient, rows: list[BatchLine]) -> None:
+        """Submit these rows and write each one's output row when it ends.
+
+        A job of an earlier run that is cancelled was cancelled with that run: its line gets a new job; so
+        does one whose answer is of another model than the run's, if such lines are answered anew.
+        """
+        for attempt in range(1, MAX_ROUNDS + 1):
+            found: set[str] = set()  # jobs of an earlier run
+            self._begun_s = self._begun_s or time.monotonic()
+            jobs = await self._sending.submit(client, rows, found)
+            rows.clear()  # a row is released when it ends, even if others are slow
+            async with aclosing(client.as_completed(jobs)) as ended:
+                async for job_id, end in ended:
+                    row = jobs.pop(job_id)
+                    if attempt < MAX_ROUNDS and self._is_to_repeat(row, end, job_id in found):
+                        rows.append(row)
+                        continue
+                    if not await self._models.admits(client, end, again=attempt < MAX_ROUNDS):
+                        self._journal.cancelled([self._own_id(row)])
+                        rows.append(row)
+                        continue
+                    await self._end(row, job_id, end)
+                    if not self._options.keep_results:
+                        self._clearing.add(client, job_id)
+                    if self._clearing.due:
+                        await self._clearing.clear()
+            if not rows:
+                return
+
+    def _is_to_repeat(self, row: BatchLine, end: Result | JobError, found: bool) -> bool:
+        if isinstance(end, JobCancelled) and found:
+            self._journal.cancelled([self._own_id(row)])
+            return True
+        return isinstance(end, NotFound)  # the server was emptied, or the job has just expired
+
+    def _own_id(self, row: BatchLine) -> str:
+        return self._journal.own_id(row.digest)
+
+    def _refused(self, row: BatchLine, error: MillstreamError) -> None:
+        self._give_up(row, refusal_row(row, error))
+
+    async def _end(self, row: BatchLine, job_id: str, end: Result | JobError) -> None:
+        self._last_s = time.monotonic()
+        if isinstance(end, JobError):
+            self._give_up(row, failure_row(row, job_id, end))
+        elif is_incomplete(end):
+            self._give_up(row, incomplete_row(row, job_id, end))
+            self.tally.incomplete += 1
+        else:
+            answer = answer_row(row, job_id, end)
+            place = self._journal.write([answer], ())
+            self.tally.add(end, row.expected)
+            self._leave(row)
+            await self._reuse(answer, self._equal.answered(row, place))
+
+    async def _reuse(self, answer: Mapping[str, Any], rows: Sequence[BatchLine]) -> None:
+        """Answer these rows with another one's answer."""
+        for row in rows:
+            self._journal.write([reused_row(row, answer)], ())
+            self.tally.reuse(first_text(answer["response"]["body"]), row.expected)
+            self._last_s = time.monotonic()
+            self._leave(row)
+            await asyncio.sleep(0)  # they may be many, and large
+
+    def _give_up(self, row: BatchLine, failure: Mapping[str, Any]) -> None:
+        self._fail(failure)
+        self._leave(row)
+        equal = self._equal.failed(row)
+        for start in range(0, len(equal), CHUNK_ROWS):
+            self._send(row.queue, equal[start : start + CHUNK_ROWS])
+
+    def _leave(self, row: BatchLine) -> None:
+        self._journal.ends(self._own_id(row))
+        self._window.leave(row.size)
+
+    def _fail(self, row: Mapping[str, Any]) -> None:
+        self._journal.write((), [row])
+        self.tally.fail(row)

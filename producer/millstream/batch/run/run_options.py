@@ -1,0 +1,48 @@
+"""What the caller of a batch run chooses, and its defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from millstream.batch.run.on_change import OnChange
+from millstream.batch.run.submit_lines import Patience
+from millstream.errors import InvalidRequest
+from millstream.openai.format_fields import has_format
+from millstream.wire.keys import Lane, QueueKeys
+
+DEFAULT_WINDOW = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    window: int = DEFAULT_WINDOW  # jobs under way at once
+    queue: str | None = None  # for all lines, overriding their body.model
+    lane: Lane = Lane.BATCH
+    tenant: str = ""
+    keep_results: bool = False  # on the server until they expire, even if their rows are on disk
+    response_format: Mapping[str, Any] | None = None  # OpenAI's, of lines that say nothing about theirs
+    on_change: OnChange = OnChange.STOP
+    reuse: bool = True  # equal lines whose answers are not sampled are computed once
+    # not the user's to choose
+    window_bytes: int = 128 * 1024**2  # of input lines under way at once, however few they are
+    clear_jobs: int = 256  # ended jobs that are forgotten at once
+    patience: Patience = field(default_factory=Patience)
+
+    def queue_of(self, named: str) -> str:
+        """The queue of a line with this body.model."""
+        return self.queue or named
+
+    def completed(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A line's fields, with what it leaves to the run: its digest covers that, too."""
+        body = fields.get("body")
+        if self.response_format is None or not isinstance(body, dict) or has_format(body):
+            return fields
+        return {**fields, "body": {**body, "response_format": self.response_format}}
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise InvalidRequest("window", self.window, "must be at least 1")
+        if self.queue:
+            QueueKeys(self.queue)  # refuses a bad name

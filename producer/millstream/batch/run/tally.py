@@ -1,0 +1,212 @@
+"""The counts of a run under way, and its summary at the end.
+
+TTFT is first token minus submission, TPOT the time between the tokens of one job; rates are over the wall
+time of the run.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from millstream.batch.run.error_counts import Cause, Causes
+from millstream.wire.messages.job_messages import Result
+
+MAX_UNKNOWN = 1000  # counted separately: a file may have a new name on every line
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Milliseconds."""
+
+    p50: float
+    p95: float
+    p99: float
+
+    @classmethod
+    def of(cls, values: array[float]) -> Percentiles | None:
+        """By the nearest-rank method; None without values."""
+        if not values:
+            return None
+        ordered = sorted(values)
+        ranks = (ordered[max(0, -(-len(ordered) * share // 100) - 1)] for share in (50, 95, 99))
+        return cls(*ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """`completed` and `failed` count this run; `skipped` lines have their row from earlier ones, which is an
+    error row for `skipped_failed` of them. Tokens are those that were computed: `reused` lines have none."""
+
+    completed: int
+    failed: int
+    skipped: int
+    skipped_failed: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    seconds: float
+    ttft_ms: Percentiles | None
+    tpot_ms: Percentiles | None
+    agreed: int
+    expected: int
+    unknown_fields: tuple[tuple[str, int], ...]
+    causes: tuple[Cause, ...]  # of the rows that failed in this run
+    deprecated_fields: tuple[tuple[str, int], ...] = ()
+    incomplete: int = 0  # of `failed`: answers that were cut
+    reused: int = 0  # of `completed`: they have the answers of equal lines
+    not_durable: int = 0  # jobs that did not reach the requested durability when they were submitted
+
+    @property
+    def without_answers(self) -> bool:
+        """Nothing succeeded, now or before, although there were lines to run."""
+        return not self.completed and self.skipped == self.skipped_failed and self.failed + self.skipped > 0
+
+    @property
+    def rows_per_second(self) -> float:
+        return per_second(self.completed + self.failed, self.seconds)
+
+    @property
+    def computed_rows_per_second(self) -> float:
+        """Without the reused ones."""
+        return per_second(self.completed + self.failed - self.reused, self.seconds)
+
+    @property
+    def prompt_tokens_per_second(self) -> float:
+        return per_second(self.prompt_tokens, self.seconds)
+
+    @property
+    def output_tokens_per_second(self) -> float:
+        return per_second(self.output_tokens, self.seconds)
+
+    def cost_per_thousand_rows(self, price_per_hour: float) -> float | None:
+        """The cost of 1,000 completed rows at this run's speed and utilisation; None without such rows."""
+        return cost(price_per_hour, self.seconds, self.completed / 1e3)
+
+    def cost_per_million_tokens(self, price_per_hour: float) -> float | None:
+        """The same for a million output tokens."""
+        return cost(price_per_hour, self.seconds, self.output_tokens / 1e6)
+
+
+def per_second(count: int, seconds: float) -> float:
+    return count / seconds if seconds else 0.0
+
+
+def cost(price_per_hour: float, seconds: float, units: float) -> float | None:
+    """The cost of one unit; None without units."""
+    return price_per_hour * seconds / 3600 / units if units and seconds else None
+
+
+class Tally:
+    """Mutable; one per run."""
+
+    def __init__(self) -> None:
+        self.completed = 0
+        self.reused = 0
+        self.failed = 0
+        self.skipped = 0
+        self.skipped_failed = 0
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.output_tokens = 0
+        self.agreed = 0
+        self.expected = 0
+        self.not_durable = 0
+        self.incomplete = 0
+        self.deprecated: Counter[str] = Counter()
+        self.unknown: Counter[str] = Counter()
+        self._causes = Causes()
+        self._ttft: array[float] = array("d")
+        self._tpot: array[float] = array("d")
+
+    @property
+    def done(self) -> int:
+        return self.completed + self.failed + self.skipped
+
+    @property
+    def ended(self) -> int:
+        """In this run."""
+        return self.completed + self.failed
+
+    def add(self, result: Result, expected: str | None) -> None:
+        """Count one completed job; `expected`: the answer that its line expects."""
+        self.completed += 1
+        self.prompt_tokens += result.usage.prompt_tokens
+        self.cached_tokens += result.usage.cached_tokens
+        self.output_tokens += result.usage.output_tokens
+        self._time(result)
+        self._compare((result.choices[0].content or "") if result.choices else None, expected)
+
+    def reuse(self, text: str | None, expected: str | None) -> None:
+        """Count one line that got the answer of an equal one; `text`: of its first choice."""
+        self.completed += 1
+        self.reused += 1
+        self._compare(text, expected)
+
+    def fail(self, row: Mapping[str, Any]) -> None:
+        """Count one row of the error file."""
+        self.failed += 1
+        self._causes.add(row)
+
+    def skip(self, *, failed: bool) -> None:
+        """Count one line that has its row; `failed`: an error row."""
+        self.skipped += 1
+        self.skipped_failed += failed
+
+    def note_unknown(self, names: Iterable[str]) -> None:
+        """Count the unknown field names of one line."""
+        for name in names:
+            shown = ascii(name[:100])[1:-1] if not name.isprintable() else name[:100]
+            self.unknown[shown if len(self.unknown) < MAX_UNKNOWN or shown in self.unknown else "…"] += 1
+
+    def note_deprecated(self, names: Iterable[str]) -> None:
+        """Count the field names of one line that have newer ones."""
+        self.deprecated.update(names)
+
+    def _compare(self, text: str | None, expected: str | None) -> None:
+        if expected is not None:
+            self.expected += 1
+            self.agreed += text is not None and agrees(text, expected)
+
+    def _time(self, result: Result) -> None:
+        first, last = result.timing.first_token_ms, result.timing.last_token_ms
+        if first is None:
+            return
+        self._ttft.append(first - result.timing.submitted_ms)
+        tokens = max(len(choice.token_ids) for choice in result.choices) if result.choices else 0
+        if last is not None and tokens > 1:
+            self._tpot.append((last - first) / (tokens - 1))
+
+    def summary(self, seconds: float) -> Summary:
+        return Summary(
+            completed=self.completed,
+            failed=self.failed,
+            skipped=self.skipped,
+            skipped_failed=self.skipped_failed,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            output_tokens=self.output_tokens,
+            seconds=seconds,
+            ttft_ms=Percentiles.of(self._ttft),
+            tpot_ms=Percentiles.of(self._tpot),
+            agreed=self.agreed,
+            expected=self.expected,
+            unknown_fields=tuple(self.unknown.most_common()),
+            causes=self._causes.commonest(),
+            deprecated_fields=tuple(self.deprecated.most_common()),
+            incomplete=self.incomplete,
+            reused=self.reused,
+            not_durable=self.not_durable,
+        )
+
+
+def agrees(text: str, expected: str) -> bool:
+    """Equal except for case, white space around and between words, and a full stop at the end."""
+    return _plain(text) == _plain(expected)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).removesuffix(".").casefold()

@@ -1,0 +1,26 @@
+"""Reads the file of `--schema`, whose keys keep their order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from millstream.errors import InvalidRequest
+from millstream.openai.structured_outputs import vllm_format
+
+OPTION = "--schema"
+
+
+def schema_text(path: Path) -> str:
+    """Raises InvalidRequest if it cannot be read."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(OPTION, str(path), f"cannot be read: {error}") from error
+
+
+def openai_schema(path: Path) -> dict[str, Any]:
+    """As the `response_format` of a batch line. Raises InvalidRequest if it is no JSON schema."""
+    made = vllm_format({"json": schema_text(path)}, lambda _: OPTION)
+    return {"type": "json_schema", "json_schema": {"schema": json.loads(made.text)}}

@@ -1,0 +1,69 @@
+"""A job that has ended, as the server stores it. Reading it takes time in proportion to its size: tens of
+milliseconds for each MiB of log-probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from millstream.errors import JobCancelled, JobError, JobExpired, JobFailed, ProtocolError
+from millstream.wire.messages.codec import MAX_RESULT_BYTES, decode, decode_without
+from millstream.wire.messages.job_messages import ErrorInfo, Result, State
+from millstream.wire.messages.record import partial_result
+from millstream.wire.messages.script_replies import JobRecord, LogEntry
+from millstream.wire.versions import TAKEN
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """`log`: of a job without a result."""
+
+    record: JobRecord
+    log: Sequence[LogEntry]
+
+    @property
+    def size(self) -> int:
+        """Bytes of what `read` decodes."""
+        return len(self.record.result or b"") + sum(len(entry.body) for entry in self.log)
+
+    def read(self) -> Result | JobError:
+        """The job's outcome; without a stored result, with the text of its log. Raises ProtocolError."""
+        try:
+            result = self._result()
+        except ProtocolError as unread:
+            raise with_remedy(self.record, unread) from unread
+        match self.record.state:
+            case State.FAILED:
+                error = result.error or ErrorInfo(code="unknown", message="the worker gave no reason")
+                return JobFailed(self.record.job_id, error.code, error.message, result)
+            case State.CANCELLED:
+                return JobCancelled(self.record.job_id, result)
+            case State.EXPIRED:
+                return JobExpired(self.record.job_id, result)
+            case _:
+                return result
+
+    def _result(self) -> Result:
+        if self.record.result is None:
+            return partial_result(self.record, self.log)
+        return decode(Result, self.record.result, MAX_RESULT_BYTES)
+
+
+def result_without_choices(record: JobRecord) -> Result | None:
+    """What a stored result says beside the answer, whatever the answer's length; None without a result.
+    Raises ProtocolError.
+    """
+    if record.result is None:
+        return None
+    return decode_without(Result, "choices", record.result)
+
+
+def with_remedy(record: JobRecord, error: ProtocolError) -> ProtocolError:
+    """`error`, with a remedy if the job is of a version that this client does not read."""
+    if record.version in TAKEN:
+        return error
+    return ProtocolError(
+        f"{record.job_id} is of message version {record.version}, and this client takes {TAKEN}: upgrade it "
+        f"({error})"
+    )

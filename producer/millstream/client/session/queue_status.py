@@ -1,0 +1,213 @@
+"""A queue as its producers and operators see it: waiting and running jobs, and its workers.
+
+Fields that the client's role may not read are None; `unread` has the reason for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import NoPermissionError
+
+from millstream.client.session.job_reader import QueueJobs
+from millstream.wire.keys import LANES, Lane, ShardKeys
+from millstream.wire.state.heartbeat import DRAINING, Heartbeat, models_of, read_workers
+from millstream.wire.state.queue_counts import (
+    LaneNumbers,
+    QueueNumbers,
+    first_unread,
+    read_lanes,
+    read_numbers,
+)
+from millstream.wire.state.queue_info import QueueInfo, read_queue
+
+OTHER_ROLE = "needs the operator or observer role"
+NO_RIGHT = "this user may not read it"
+NO_REPORT = "no living worker reports it; needs the observer role"
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStatus:
+    """`oldest_s`: the age of its oldest waiting job, within some seconds; None: none waits."""
+
+    lane: Lane
+    waiting: int | None  # jobs that no worker has; without those that wait for a retry
+    running: int | None  # jobs that a worker has, in its batch or next
+    oldest_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A worker's last heartbeat. Rates are means between its last two."""
+
+    name: str
+    model: str
+    state: str  # serving, starting (no engine is ready) or draining (it takes no more jobs)
+    rows_running: int
+    rows_waiting: int
+    grammars_waiting: int  # requests whose response_format is being compiled, or waits for that
+    max_rows: int
+    kv_used: int  # KV tokens: of rows, of prefixes that can be found again, and free
+    kv_cached: int
+    kv_free: int
+    prompt_tokens_per_s: float  # computed
+    output_tokens_per_s: float
+    prefix_hit_rate: float | None  # share of the prompt tokens found in the KV cache; None: none looked up
+    started_ms: int | None  # Unix milliseconds of the server's clock
+    device: str
+    weights: str  # their format, as "bfloat16", "int8" or "Q4_K+Q6_K"
+    kv_format: str  # of keys and values, as "bfloat16" or "int8"
+    model_digest: str  # of its checkpoint; "": an older worker does not report it
+    self_check: str  # what was checked on the device when its engine started, and how far it was off
+    fallbacks: str  # what is slower than it could be, with the reasons; "": nothing
+    package: str  # version of millstream
+    versions: tuple[int, int]  # the first and the last message version that it takes
+
+    @property
+    def draining(self) -> bool:
+        return self.state == DRAINING
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """A queue over all its shards. `unread`: the reason why a field is None, by its name."""
+
+    queue: str
+    at_ms: int  # Unix milliseconds of the server's clock
+    shards: int  # 0: nobody has used the queue yet
+    model: str  # its name; "": no worker has loaded one yet
+    model_digest: str  # of its checkpoint
+    models: tuple[str, ...]  # of the living workers; several while one replaces another
+    lanes: tuple[LaneStatus, ...]
+    delayed: int | None  # jobs that wait for a retry
+    dead: int | None  # dead letters
+    held_bytes: int | None  # of requests whose jobs have not ended
+    fullest_bytes: int | None  # the same, of the shard that holds most
+    max_bytes: int  # of a shard, by this client's options: more is refused
+    workers: tuple[WorkerStatus, ...] | None  # the living ones, by name
+    tenants: Mapping[str, int] | None  # jobs that wait beyond a lane's first 128, by tenant
+    unread: Mapping[str, str]
+
+    @property
+    def waiting(self) -> int | None:
+        """Over all lanes, with those that wait for a retry."""
+        counts = [self.delayed, *(lane.waiting for lane in self.lanes)]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+
+async def queue_status(jobs: QueueJobs) -> QueueStatus:
+    """Raises Unavailable, AccessDenied (not even the queue's metadata may be read)."""
+    session = jobs.session
+    with session.reach():
+        info = await read_queue(session.redis, jobs.queue)
+        keys = (info or QueueInfo()).keys(jobs.queue)
+        shards = [keys.shard(shard) for shard in range(info.shards if info else 0)]
+        at_ms = await session.now_ms()
+        lanes = await read_lanes(session.redis, *shards)
+        numbers = await read_numbers(session.redis, *shards)
+        beats = await _beats(session.redis, shards)
+        unread = _unread(lanes.values(), numbers, beats)
+        found = [
+            await _lane(session.redis, shards, lane, lanes[lane], beats, at_ms, unread) for lane in LANES
+        ]
+    return QueueStatus(
+        queue=jobs.queue,
+        at_ms=at_ms,
+        shards=len(shards),
+        model=info.model if info else "",
+        model_digest=info.model_digest if info else "",
+        models=tuple(sorted(models_of(beats or ()).values())),
+        lanes=tuple(found),
+        delayed=numbers.delayed,
+        dead=numbers.dead,
+        held_bytes=numbers.held_bytes,
+        fullest_bytes=numbers.fullest_bytes,
+        max_bytes=session.options.max_bytes,
+        workers=None if beats is None else tuple(map(_worker, beats)),
+        tenants=numbers.tenants,
+        unread=unread,
+    )
+
+
+async def _beats(redis: Any, shards: Sequence[ShardKeys]) -> list[Heartbeat] | None:
+    try:
+        return await read_workers(redis, *shards)
+    except NoPermissionError:
+        return None
+
+
+def _unread(lanes: Any, numbers: QueueNumbers, beats: Sequence[Heartbeat] | None) -> dict[str, str]:
+    values = {
+        "lanes": None if any(lane.waiting is None for lane in lanes) else 0,
+        "delayed": numbers.delayed,
+        "dead": numbers.dead,
+        "held_bytes": numbers.held_bytes,
+        "fullest_bytes": numbers.fullest_bytes,
+        "workers": beats,
+        "tenants": numbers.tenants,
+    }
+    others = ("dead", "tenants")
+    return {
+        name: OTHER_ROLE if name in others else NO_RIGHT for name, value in values.items() if value is None
+    }
+
+
+async def _lane(
+    redis: Any,
+    shards: Sequence[ShardKeys],
+    lane: Lane,
+    numbers: LaneNumbers,
+    beats: Sequence[Heartbeat] | None,
+    at_ms: int,
+    unread: dict[str, str],
+) -> LaneStatus:
+    since_ms = None
+    if numbers.waiting:
+        since_ms = min(filter(None, (one.oldest_ms(lane) for one in beats or ())), default=None)
+        if since_ms is None:
+            since_ms = await _oldest_entry_ms(redis, shards, lane)
+            if since_ms is None:
+                unread["oldest_s"] = NO_REPORT
+    oldest_s = None if since_ms is None else max(0, at_ms - since_ms) / 1000
+    return LaneStatus(lane, numbers.waiting, numbers.running, oldest_s)
+
+
+async def _oldest_entry_ms(redis: Any, shards: Sequence[ShardKeys], lane: Lane) -> int | None:
+    """Read from the lanes, which only some roles may do: for the case that no worker reports it."""
+    times = []
+    for keys in shards:
+        with contextlib.suppress(NoPermissionError):
+            if (oldest := await first_unread(redis, keys.lane(lane))) is not None:
+                times.append(int(oldest[0].partition(b"-")[0]))
+    return min(times, default=None)
+
+
+def _worker(beat: Heartbeat) -> WorkerStatus:
+    return WorkerStatus(
+        name=beat.name,
+        model=beat.model,
+        state=beat.state,
+        rows_running=beat.rows_running,
+        rows_waiting=beat.rows_waiting,
+        grammars_waiting=beat.grammars_waiting,
+        max_rows=beat.max_rows,
+        kv_used=beat.kv_used,
+        kv_cached=beat.kv_cached,
+        kv_free=beat.kv_free,
+        prompt_tokens_per_s=beat.prompt_per_s,
+        output_tokens_per_s=beat.output_per_s,
+        prefix_hit_rate=beat.prefix_hit / beat.prefix_queried if beat.prefix_queried else None,
+        started_ms=beat.started_ms or None,
+        device=beat.device,
+        weights=beat.weights,
+        kv_format=beat.kv_format,
+        model_digest=beat.model_digest,
+        self_check=beat.self_check,
+        fallbacks=beat.fallbacks,
+        package=beat.package,
+        versions=(beat.version_min, beat.version_max),
+    )

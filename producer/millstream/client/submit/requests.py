@@ -1,0 +1,294 @@
+"""Converts a caller's arguments to a request on the wire, or raises an InvalidRequest that names the
+field.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, TypedDict, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from millstream.errors import InvalidRequest
+from millstream.openai.message_content import PredictionArgument, predicted_text, text_of
+from millstream.openai.offered_tools import (
+    ToolArgument,
+    ToolChoiceArgument,
+    asked_calls,
+    asked_tools,
+)
+from millstream.openai.structured_outputs import FormatArgument, asked_format
+from millstream.wire.keys import Lane, check_own_id, new_own_id
+from millstream.wire.messages import codec
+from millstream.wire.messages.job_messages import ChatMessage, Request, ResultCache
+from millstream.wire.messages.sampling import SamplingParams
+from millstream.wire.messages.validation_errors import invalid_request, within_reach
+from millstream.wire.versions import FIRST_VERSION
+
+M = TypeVar("M", bound=BaseModel)
+E = TypeVar("E", bound=StrEnum)
+BYTES_PER_TOKEN = 4  # of text, approximately, with most tokenizers
+USUAL_OUTPUT = 256  # tokens, for a request without a bound: an unset bound must not be cheap
+MAX_DEADLINE_S = 10 * 365 * 86_400.0
+INPUTS = ("prompt", "messages", "token_ids")
+FORMATS = ("response_format", "structured_outputs")  # at most one of them
+TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
+REQUEST_FIELDS = (
+    *INPUTS, "chat_template_kwargs", "prediction", "cache", "tenant", "metadata", "stream", "traceparent",
+)  # fmt: skip
+
+
+class SamplingFields(TypedDict, total=False):
+    """Sampling parameters as keywords; SamplingParams documents them."""
+
+    max_tokens: int | None
+    min_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int | None
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    logprobs: bool
+    top_logprobs: int
+    n: int
+
+
+class JobFields(SamplingFields, total=False):
+    """One job of `submit_many`: the arguments of `submit` as a mapping.
+
+    Or a ready `request` in their place, with at most an `id` and a `deadline_s`.
+    """
+
+    request: Request | EncodedRequest
+    prompt: str | None
+    messages: Sequence[ChatMessage | Mapping[str, object]] | None
+    token_ids: Sequence[int] | None
+    chat_template_kwargs: Mapping[str, object] | None
+    response_format: FormatArgument | None
+    structured_outputs: Mapping[str, object] | None
+    tools: Sequence[ToolArgument] | None
+    tool_choice: ToolChoiceArgument | None
+    parallel_tool_calls: bool | None
+    prediction: PredictionArgument | None
+    cache: ResultCache | str
+    id: str | None
+    sampling: SamplingParams | None
+    lane: Lane | str
+    deadline_s: float | None
+    tenant: str
+    metadata: Mapping[str, str] | None
+    stream: bool
+    traceparent: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRequest:
+    """A checked and encoded request. Its id is fixed, so that it can be sent again."""
+
+    own_id: str
+    lane: Lane
+    payload: bytes
+    digest: str
+    deadline_ms: int | None
+    stream: bool
+    version: int = FIRST_VERSION
+    requeued_from: str | None = None  # the dead-lettered job that it repeats
+    tenant: str = ""
+    cost: int = 1  # estimated tokens
+    kept_digest: str = ""  # as `own_id_of` takes it
+
+    def settled(self, own_id: str | None, deadline_ms: int | None) -> EncodedRequest:
+        """With this id and deadline in place of its own, which were none."""
+        made = self if own_id is None else replace(self, own_id=own_id)
+        if deadline_ms is None:
+            return made
+        payload = codec.with_field(self.payload, "deadline_ms", deadline_ms)
+        return replace(made, payload=payload, deadline_ms=deadline_ms)
+
+
+def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int, shards: int = 1) -> EncodedRequest:
+    """Check and encode the arguments of `submit`. `shards`: see own_id_of. Raises InvalidRequest for the
+    first wrong one.
+    """
+    with within_reach():
+        return _encoded(fields, now_ms, max_payload_bytes, shards)
+
+
+def _encoded(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int, shards: int) -> EncodedRequest:
+    if not isinstance(fields, Mapping):
+        raise InvalidRequest("request", fields, "give the arguments of submit as a mapping")
+    given = {name: value for name, value in fields.items() if value is not None}
+    own_id = _own_id(given.pop("id", None))
+    deadline_ms = _deadline_ms(given.pop("deadline_s", None), now_ms)
+    if isinstance(ready := given.get("request"), EncodedRequest) and len(given) == 1:
+        return ready.settled(own_id, deadline_ms)
+    request = _request(given)
+    version = request.lowest_version()
+    if (deadline_ms, version) != (None, request.version):
+        settled = {"version": version, "deadline_ms": deadline_ms or request.deadline_ms}
+        request = request.model_copy(update=settled)
+    payload = codec.encode(request)
+    if len(payload) > max_payload_bytes:
+        name = next(name for name in INPUTS if getattr(request, name) is not None)
+        problem = f"the request takes {len(payload)} bytes and may take {max_payload_bytes}; shorten it"
+        raise InvalidRequest(name, getattr(request, name), problem)
+    digest = request.digest()
+    kept_digest = digest if request.may_be_kept else ""
+    return EncodedRequest(
+        own_id_of(kept_digest, shards) if own_id is None else own_id,
+        request.lane,
+        payload,
+        digest,
+        request.deadline_ms,
+        request.stream,
+        version=version,
+        tenant=request.tenant,
+        cost=cost_of(request),
+        kept_digest=kept_digest,
+    )
+
+
+def own_id_of(kept_digest: str, shards: int) -> str:
+    """A new one. `kept_digest`: of a request whose result may be kept for equal ones; empty for others.
+    `shards`: of a queue that keeps results, as equal requests meet only in one shard; 1 for other queues.
+    """
+    return new_own_id(kept_digest if shards > 1 else "", shards)
+
+
+def cost_of(request: Request) -> int:
+    """Tokens of prompt and output, estimated: the unit of the queue's fairness among tenants."""
+    if request.token_ids is not None:
+        prompt = len(request.token_ids)
+    else:
+        texts = [request.prompt or ""] + [message.content for message in request.messages or ()]
+        texts += [tool.description + tool.parameters for tool in request.tools or ()]
+        prompt = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts) // BYTES_PER_TOKEN
+    output = request.sampling.max_tokens
+    return max(1, prompt + (USUAL_OUTPUT if output is None else output) * request.sampling.n)
+
+
+def _request(given: dict[str, Any]) -> Request:
+    if "request" in given:
+        request = given.pop("request")
+        if given or not isinstance(request, Request):
+            raise InvalidRequest("request", request, "give a Request, and beside it only id and deadline_s")
+        return request
+    lane = _one_of(Lane, "lane", given.pop("lane", Lane.BATCH))
+    base = given.pop("sampling", None)
+    rest = {name: given.pop(name) for name in REQUEST_FIELDS if name in given}
+    formats = {name: given.pop(name) for name in FORMATS if name in given}
+    tools = asked_tools({name: given.pop(name) for name in TOOLS if name in given})
+    values = (
+        _converted(rest)
+        | tools
+        | {
+            "lane": lane,
+            "sampling": _sampling(base, given),
+            "response_format": asked_format(formats),
+        }
+    )
+    try:
+        return _checked(Request, values)
+    except InvalidRequest as error:
+        if error.field == "response_format" and "structured_outputs" in formats:
+            raise InvalidRequest("structured_outputs", error.value, error.problem) from None
+        raise
+
+
+def _own_id(own_id: Any) -> str | None:
+    if own_id is not None and not isinstance(own_id, str):
+        raise InvalidRequest("id", own_id, "must be a string")
+    return None if own_id is None else check_own_id(own_id)
+
+
+def _one_of(kind: type[E], field: str, given: Any) -> E:
+    if isinstance(given, str):  # Enum's own error shows all of anything else, however deep it is
+        with contextlib.suppress(ValueError):
+            return kind(given)
+    raise InvalidRequest(field, given, f"must be one of {', '.join(kind)}")
+
+
+def _deadline_ms(deadline_s: Any, now_ms: int) -> int | None:
+    if deadline_s is None:
+        return None
+    number = deadline_s if type(deadline_s) in (int, float) else math.nan
+    if not 0 < number <= MAX_DEADLINE_S:
+        raise InvalidRequest(
+            "deadline_s", deadline_s, "must be seconds from now, above 0 and at most ten years"
+        )
+    return now_ms + max(1, round(number * 1000))
+
+
+def _sampling(base: SamplingParams | None, fields: Mapping[str, Any]) -> SamplingParams:
+    """`fields` override `base`; a field that neither sets stays unset, out of the request's digest."""
+    for name, value in fields.items():
+        if name not in SamplingParams.model_fields:
+            raise InvalidRequest(
+                str(name), value, "no such parameter; see millstream.SamplingParams for those there are"
+            )
+    if base is None:
+        return _checked(SamplingParams, _converted(fields))
+    if not isinstance(base, SamplingParams):
+        raise InvalidRequest("sampling", base, "must be a millstream.SamplingParams")
+    if not fields:
+        return base
+    kept = {name: getattr(base, name) for name in base.model_fields_set}
+    return _checked(SamplingParams, kept | _converted(fields))
+
+
+def _converted(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Python's and JSON's spellings of a value, as the strict models take them."""
+    values = dict(fields)
+    if isinstance(values.get("stop"), str):
+        values["stop"] = (values["stop"],)
+    for name in ("stop", "stop_token_ids", "token_ids", "messages"):
+        if isinstance(values.get(name), Sequence) and not isinstance(values[name], str | bytes):
+            values[name] = tuple(values[name])
+    if isinstance(messages := values.get("messages"), tuple):
+        values["messages"] = tuple(_message(place, message) for place, message in enumerate(messages))
+    if isinstance(bias := values.get("logit_bias"), Mapping):  # JSON knows only strings as keys
+        values["logit_bias"] = {_token_id(key): value for key, value in bias.items()}
+    if "cache" in values:
+        values["cache"] = _one_of(ResultCache, "cache", values["cache"])
+    if "prediction" in values:
+        values["prediction"] = predicted_text(values["prediction"])
+    for name in ("metadata", "chat_template_kwargs"):
+        if isinstance(values.get(name), Mapping):
+            values[name] = dict(values[name])
+    return values
+
+
+def _message(place: int, message: Any) -> Any:
+    """The message with its text parts joined, and its tool calls in the form of the strict models."""
+    if not isinstance(message, Mapping):
+        return message
+    where = f"messages[{place}]"
+    made = {name: value for name, value in message.items() if name != "tool_calls" or value is not None}
+    if isinstance(content := message.get("content"), list | tuple):
+        made["content"] = text_of(f"{where}.content", content)
+    if "tool_calls" in made:
+        made["tool_calls"] = asked_calls(f"{where}.tool_calls", made["tool_calls"])
+    return made
+
+
+def _token_id(key: Any) -> Any:
+    digits = isinstance(key, str) and key.isdecimal() and len(key) < 20  # Python refuses to read thousands
+    return int(key) if digits else key
+
+
+def _checked(kind: type[M], values: Mapping[str, Any]) -> M:
+    try:
+        return kind.model_validate(values, strict=True)
+    except ValidationError as error:
+        raise invalid_request(error) from None

@@ -1,0 +1,90 @@
+"""Checks, at most every few seconds before a submit, whether any worker reads the message versions that a
+client writes, and whether they keep results for equal requests.
+"""
+
+from __future__ import annotations
+
+import time
+
+from redis.exceptions import NoPermissionError
+
+from millstream.client.session.job_reader import QueueJobs
+from millstream.client.session.session import NEVER
+from millstream.errors import ProtocolError, QueueMismatch, Unavailable
+from millstream.wire.state.heartbeat import Heartbeat, read_workers
+from millstream.wire.state.queue_info import QueueInfo
+from millstream.wire.versions import FIRST_VERSION, TAKEN, Versions
+
+LOOK_S = 5.0
+
+
+class WorkerVersions:
+    """The versions that one queue's workers read. Living workers decide. Without any, the window in the
+    queue's metadata does, to which every worker adds its own. `keep_results`: one of the living does.
+    """
+
+    def __init__(self, jobs: QueueJobs, look_s: float = LOOK_S) -> None:
+        self._jobs = jobs
+        self._look_s = look_s
+        self._next_look_s = NEVER  # of the monotonic clock
+        self.keep_results = False
+        self._living: list[Versions] = []  # the window of each living worker
+        self._window = TAKEN  # of all workers, past ones included
+
+    async def open(self) -> QueueInfo:
+        """Open the queue for a submit. Raises QueueMismatch if nobody takes any version of this client's."""
+        if time.monotonic() < self._next_look_s:
+            return await self._jobs.open()
+        first = self._next_look_s == NEVER
+        if not first:
+            self._next_look_s = time.monotonic() + self._look_s  # for submits that come during this check
+        try:
+            info = await self._jobs.reopen()
+            workers, self._window = await self._look(info), info.versions
+        except QueueMismatch:
+            self._next_look_s = NEVER
+            raise
+        except Unavailable:
+            if first:
+                raise
+            return await self._jobs.open()  # the submit itself reports it, or outlasts it
+        self._living = [worker.versions for worker in workers]
+        self.keep_results = any(worker.keeps_results for worker in workers)
+        self._next_look_s = time.monotonic() + self._look_s
+        if not any(self._taken(version) for version in range(TAKEN.low, TAKEN.high + 1)):
+            self._next_look_s = NEVER
+            raise self._mismatch(FIRST_VERSION)
+        return info
+
+    def refusal(self, version: int) -> QueueMismatch | None:
+        """The error for a request of this version; None if a worker reads it, or may come that does."""
+        if self._taken(version):
+            return None
+        self._next_look_s = time.monotonic()  # the workers may be upgraded at any time
+        return self._mismatch(version)
+
+    def _taken(self, version: int) -> bool:
+        return any(version in window for window in self._living or [self._window])
+
+    async def _look(self, info: QueueInfo) -> list[Heartbeat]:
+        """The living workers; none also if that is unknown."""
+        keys = info.keys(self._jobs.queue)
+        shards = [keys.shard(shard) for shard in range(info.shards)]
+        with self._jobs.session.reach():
+            try:
+                return await read_workers(self._jobs.session.redis, *shards)
+            except (NoPermissionError, ProtocolError):  # not readable by us, or written by a foreign program
+                return []
+
+    def _mismatch(self, version: int) -> QueueMismatch:
+        queue = f"queue {self._jobs.queue!r}"
+        if self._living:
+            windows = ", ".join(sorted({str(window) for window in self._living}))
+            return QueueMismatch(
+                f"{queue}: no living worker takes message version {version}, which this request needs; "
+                f"they take {windows}: upgrade the older side, workers before clients"
+            )
+        return QueueMismatch(
+            f"{queue} takes message version {self._window} and not {version}, which this request needs: no "
+            "worker that takes it has served the queue yet; start an upgraded one first"
+        )

@@ -1,0 +1,160 @@
+"""What is known of one batch, and how OpenAI's API shows it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+from millstream.errors import ProtocolError
+from millstream.gateway.redis.batch_calls import PartCounts
+
+FOLDER = "batches"  # of the store of files
+PREFIX = "batch_"
+
+
+class BatchStatus(StrEnum):
+    """validating -> failed | in_progress -> finalizing -> completed | expired; in_progress and validating ->
+    cancelling -> cancelled; validating -> expired.
+    """
+
+    VALIDATING = "validating"
+    FAILED = "failed"
+    IN_PROGRESS = "in_progress"
+    FINALIZING = "finalizing"
+    COMPLETED = "completed"
+    EXPIRED = "expired"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+
+    @property
+    def has_ended(self) -> bool:
+        return self in (self.FAILED, self.COMPLETED, self.EXPIRED, self.CANCELLED)
+
+
+class RowKind(StrEnum):
+    """Which of a batch's two files a row is in."""
+
+    OUTPUT = "output"
+    ERROR = "error"
+
+
+_COUNTS = ("completed", "failed", "prompt_tokens", "cached_tokens", "output_tokens")
+_TIMES = ("cancelled", "cancelling", "completed", "expired", "failed", "finalizing", "in_progress")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """Times in Unix seconds. `queues`: those that the key may use which made it; none: all. `output_lasts_s`:
+    how long its files are kept; 0: for ever. `models`: names in the input, with their queues. `total` 0: it
+    has not been validated.
+    """
+
+    id: str
+    tenant: str
+    status: BatchStatus
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    created_s: int
+    expires_s: int
+    times: Mapping[str, int]
+    counts: PartCounts
+    total: int = 0
+    metadata: Mapping[str, str] | None = None
+    queues: tuple[str, ...] = ()
+    models: Mapping[str, str] | None = None
+    output_lasts_s: int = 0
+    errors: tuple[Mapping[str, Any], ...] = ()
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    ends_as: BatchStatus = BatchStatus.COMPLETED  # when it is finalized
+
+    @classmethod
+    def of(cls, tenant: str, id: str, fields: Mapping[str, str]) -> Self:
+        """From its hash. Raises ProtocolError."""
+        try:
+            return cls(
+                id,
+                tenant,
+                BatchStatus(fields["status"]),
+                fields["endpoint"],
+                fields["input_file_id"],
+                fields["completion_window"],
+                created_s=int(fields["created_s"]),
+                expires_s=int(fields["expires_s"]),
+                times={name: int(fields[f"{name}_s"]) for name in _TIMES if f"{name}_s" in fields},
+                counts=PartCounts(**{name: int(fields.get(name, 0)) for name in _COUNTS}),
+                total=int(fields.get("total", 0)),
+                metadata=json.loads(fields.get("metadata", "null")),
+                queues=tuple(json.loads(fields.get("queues", "[]"))),
+                models=json.loads(fields.get("models", "null")),
+                output_lasts_s=int(fields.get("output_lasts_s", 0)),
+                errors=tuple(json.loads(fields.get("errors", "[]"))),
+                output_file_id=fields.get("output_file_id"),
+                error_file_id=fields.get("error_file_id"),
+                ends_as=BatchStatus(fields.get("ends_as", BatchStatus.COMPLETED)),
+            )
+        except (KeyError, ValueError, TypeError) as error:
+            raise ProtocolError(f"the record of {id} is damaged: {error!s:.100}") from None
+
+    @property
+    def folder(self) -> str:
+        """Of its parts, in the store of files."""
+        return f"{FOLDER}/{self.id}"
+
+    @property
+    def is_validated(self) -> bool:
+        return "in_progress" in self.times
+
+    @property
+    def model(self) -> str | None:
+        """The one that all its lines name."""
+        return next(iter(self.models)) if self.models and len(self.models) == 1 else None
+
+    def own_id(self, line: int) -> str:
+        """Of the job of this line of the input."""
+        return f"b{self.id.removeprefix(PREFIX)}-{line}"
+
+    def file_id(self, kind: RowKind) -> str:
+        """The same each time: a gateway that finalizes once more makes no other file."""
+        return f"file-{hashlib.sha256(f'{self.id} {kind}'.encode()).hexdigest()[:32]}"
+
+    def shown(self) -> dict[str, Any]:
+        times = {f"{name}_at": self.times.get(name) for name in _TIMES}
+        errors = {"object": "list", "data": list(self.errors)} if self.errors else None
+        return times | {
+            "id": self.id,
+            "object": "batch",
+            "endpoint": self.endpoint,
+            "model": self.model,
+            "errors": errors,
+            "input_file_id": self.input_file_id,
+            "completion_window": self.completion_window,
+            "status": self.status,
+            "output_file_id": self.output_file_id,
+            "error_file_id": self.error_file_id,
+            "created_at": self.created_s,
+            "expires_at": self.expires_s,
+            "request_counts": {
+                "total": self.total,
+                "completed": self.counts.completed,
+                "failed": self.counts.failed,
+            },
+            "usage": self._usage(),
+            "metadata": self.metadata,
+        }
+
+    def _usage(self) -> dict[str, Any]:
+        """Thoughts are counted in the output; no worker counts them separately."""
+        counts = self.counts
+        return {
+            "input_tokens": counts.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": counts.cached_tokens, "cache_write_tokens": 0},
+            "output_tokens": counts.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": counts.prompt_tokens + counts.output_tokens,
+        }

@@ -1,0 +1,71 @@
+"""Gives a row to each line of a batch that has none when the batch is cancelled, or its time is over."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from millstream.batch.files.input_lines import InputLine
+from millstream.client.session.ended_job import EndedJob
+from millstream.errors import JobError, NotFound, NotReady
+from millstream.gateway.batches.records.batch_record import BatchRecord
+from millstream.gateway.batches.runner.finished_rows import Closing, FinishedRow, closed_row, row_of
+from millstream.gateway.batches.runner.line_reader import EncodedLine, LineReader
+from millstream.gateway.batches.runner.line_run import CHUNK_ROWS, unwritten_rows
+from millstream.gateway.batches.runner.part_writer import PartWriter
+from millstream.gateway.cpu_executor import CpuExecutor
+from millstream.gateway.queues.queue_clients import QueueClients
+from millstream.wire.messages.job_messages import State
+
+WAIT_S = 10.0  # for running jobs to be stopped: over all lines
+_STOPPED = (State.CANCELLED, State.EXPIRED)
+
+
+class LineClosing:
+    """Jobs that have ended keep their ends; the others are cancelled."""
+
+    def __init__(
+        self,
+        batch: BatchRecord,
+        clients: QueueClients,
+        reader: LineReader,
+        parts: PartWriter,
+        executor: CpuExecutor,
+    ) -> None:
+        self._batch, self._clients = batch, clients
+        self._reader, self._parts, self._executor = reader, parts, executor
+
+    async def run(self, lines: AsyncIterator[InputLine], closing: Closing) -> None:
+        """Raises LeaseLost, MillstreamError."""
+        await self._parts.written_beside(self._close(lines, closing))
+
+    async def _close(self, lines: AsyncIterator[InputLine], closing: Closing) -> None:
+        give_up_s = time.monotonic() + WAIT_S
+        waiting: defaultdict[str, list[EncodedLine]] = defaultdict(list)
+        async for row in unwritten_rows(lines, self._reader, self._parts):
+            waiting[row.queue].append(row)
+            if len(waiting[row.queue]) == CHUNK_ROWS:
+                await self._end(row.queue, waiting.pop(row.queue), closing, give_up_s)
+        for queue, rows in waiting.items():
+            await self._end(queue, rows, closing, give_up_s)
+
+    async def _end(self, queue: str, rows: list[EncodedLine], closing: Closing, give_up_s: float) -> None:
+        client = self._clients[queue]
+        jobs = {self._batch.own_id(row.line): row for row in rows}
+        await client.cancel_many(jobs)
+        timeout_s = max(0.0, give_up_s - time.monotonic())
+        async with aclosing(client.ended(jobs, timeout_s)) as ended:
+            async for own_id, end in ended:
+                row = await self._row(jobs[own_id], own_id, end, closing)
+                await self._parts.add(row, client, own_id)
+
+    async def _row(
+        self, row: EncodedLine, job_id: str, end: EndedJob | JobError, closing: Closing
+    ) -> FinishedRow:
+        if isinstance(end, NotReady | NotFound):
+            return closed_row(row, closing)
+        if isinstance(end, EndedJob) and end.record.state in _STOPPED:
+            return closed_row(row, closing)
+        return await row_of(row, job_id, end, self._executor)

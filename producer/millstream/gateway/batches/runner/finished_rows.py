@@ -1,0 +1,94 @@
+"""Rows of a batch's two files, as they are written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from millstream.batch.rows import row_digests
+from millstream.batch.rows.batch_lines import BatchRow
+from millstream.batch.rows.faults import LineFault
+from millstream.batch.rows.output_rows import answer_row, failure_row, fault_row, refusal_row
+from millstream.client.session.ended_job import EndedJob
+from millstream.errors import JobError, JobFailed, MillstreamError, ProtocolError
+from millstream.gateway.batches.records.batch_record import RowKind
+from millstream.gateway.cpu_executor import CpuExecutor, UnexpectedError
+from millstream.wire.messages.job_messages import Result, Usage
+
+_NO_USAGE = Usage()
+UNREADABLE = "unreadable_result"
+
+
+class Closing(Enum):
+    """Why the rows that have not ended get no answer: the code, and the message of their rows."""
+
+    EXPIRED = "batch_expired", "the batch's time was over before this line had its answer"
+    CANCELLED = "batch_cancelled", "the batch was cancelled before this line had its answer"
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRow:
+    """`data`: as it stands in the file, with its line's end. `result`: for the metrics."""
+
+    line: int
+    kind: RowKind
+    data: bytes
+    result: str
+    usage: Usage = _NO_USAGE
+
+
+async def row_of(row: BatchRow, job_id: str, end: EndedJob | JobError, executor: CpuExecutor) -> FinishedRow:
+    """Of a job that has ended; a long one is read beside the loop."""
+    if isinstance(end, JobError):
+        return _failed_row(row, job_id, end)
+    try:
+        return await executor.run(end.record.tenant, end.size, ended_row, row, end)
+    except UnexpectedError as error:
+        message = f"reading the stored answer {error}"
+        return _failed_row(row, job_id, JobFailed(job_id, UNREADABLE, message))
+
+
+def ended_row(row: BatchRow, ended: EndedJob) -> FinishedRow:
+    """An answer that was cut short is one: its choice says so."""
+    job_id = ended.record.job_id
+    try:
+        end = ended.read()
+    except ProtocolError as error:
+        end = JobFailed(job_id, UNREADABLE, f"the stored answer cannot be read: {error}")
+    if isinstance(end, Result):
+        data = _encoded(answer_row(row, job_id, end))
+        return FinishedRow(row.line, RowKind.OUTPUT, data, "completed", end.usage)
+    return _failed_row(row, job_id, end)
+
+
+def _failed_row(row: BatchRow, job_id: str, end: JobError) -> FinishedRow:
+    return FinishedRow(row.line, RowKind.ERROR, _encoded(failure_row(row, job_id, end)), "failed")
+
+
+def refused_row(row: BatchRow, error: MillstreamError) -> FinishedRow:
+    """Of a line that the queue does not take."""
+    return FinishedRow(row.line, RowKind.ERROR, _encoded(refusal_row(row, error)), "failed")
+
+
+def faulty_row(line: int, fault: LineFault, data: bytes | None) -> FinishedRow:
+    """Of a line that was valid when the batch was, and is not any more: this gateway is another version."""
+    return FinishedRow(line, RowKind.ERROR, _encoded(fault_row(line, fault, data)), "failed")
+
+
+def closed_row(row: BatchRow, closing: Closing) -> FinishedRow:
+    code, message = closing.value
+    made = {
+        "id": row_digests.row_id(row.digest),
+        "custom_id": row.custom_id,
+        "response": None,
+        "error": {"code": code, "message": message, "param": None, "line": row.line},
+    }
+    return FinishedRow(row.line, RowKind.ERROR, _encoded(made), closing.name.lower())
+
+
+def _encoded(row: Mapping[str, Any]) -> bytes:
+    """ASCII: no character in it ends a line for any reader."""
+    return json.dumps(row, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,152 @@
+"""Answers the lines of a batch that have no row yet: a window of jobs through their queues."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from millstream.batch.files.input_lines import InputLine
+from millstream.batch.rows.faults import LineFault
+from millstream.batch.run.window import Window
+from millstream.client.session.ended_job import EndedJob
+from millstream.client.submit.submission import Outcome, Submitted
+from millstream.errors import (
+    AccessDenied,
+    Conflict,
+    NotFound,
+    QueueFull,
+    QueueMismatch,
+    Unavailable,
+)
+from millstream.gateway.batches.records.batch_lease import BatchInterrupted, BatchLease
+from millstream.gateway.batches.records.batch_record import BatchRecord
+from millstream.gateway.batches.runner.finished_rows import faulty_row, refused_row, row_of
+from millstream.gateway.batches.runner.line_reader import EncodedLine, LineReader
+from millstream.gateway.batches.runner.part_writer import PartWriter
+from millstream.gateway.cpu_executor import CpuExecutor
+from millstream.gateway.queues.queue_clients import QueueClient, QueueClients
+from millstream.wire.messages.job_messages import State
+
+WINDOW_JOBS = 2000
+WINDOW_BYTES = 16 * 1024**2  # of input lines under way
+CHUNK_ROWS = 256  # sent in one round trip, waited for together
+MAX_ROUNDS = 5  # submissions of a job that the server keeps losing
+ROOM_S = 60.0  # one wait for room in the queue, repeated without limit
+AGAIN_S = 2.0  # until rows are sent again that nobody takes now
+_AT_ONCE = 8  # lines, until other tasks of the gateway have their turn
+
+
+class LineRun:
+    """One pass over the input. Ids of jobs follow from the batch and the line: a second run of the same batch
+    meets the jobs of the first.
+    """
+
+    def __init__(
+        self,
+        batch: BatchRecord,
+        lease: BatchLease,
+        clients: QueueClients,
+        reader: LineReader,
+        parts: PartWriter,
+        executor: CpuExecutor,
+    ) -> None:
+        self._batch, self._lease, self._clients = batch, lease, clients
+        self._reader, self._parts, self._executor = reader, parts, executor
+        self._window = Window(WINDOW_JOBS, WINDOW_BYTES)
+
+    async def run(self, lines: AsyncIterator[InputLine]) -> None:
+        """All rows are committed at its end. Raises LeaseLost, BatchInterrupted, MillstreamError."""
+        await self._parts.written_beside(self._answer(lines))
+
+    async def _answer(self, lines: AsyncIterator[InputLine]) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                async for queue, rows in self._chunks(lines):
+                    group.create_task(self._complete(self._clients[queue], rows))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+
+    async def _chunks(self, lines: AsyncIterator[InputLine]) -> AsyncIterator[tuple[str, list[EncodedLine]]]:
+        """Rows of one queue each; every row holds its place in the window."""
+        waiting: dict[str, list[EncodedLine]] = {}
+        async for row in unwritten_rows(lines, self._reader, self._parts):
+            if not self._window.try_enter(row.size):  # the window is full: send the rows at hand first
+                for queue in list(waiting):
+                    yield queue, waiting.pop(queue)
+                await self._window.enter(row.size)
+            waiting.setdefault(row.queue, []).append(row)
+            if len(waiting[row.queue]) == CHUNK_ROWS:
+                yield row.queue, waiting.pop(row.queue)
+        for queue, rows in waiting.items():
+            yield queue, rows
+
+    async def _complete(self, client: QueueClient, rows: list[EncodedLine]) -> None:
+        for attempt in range(1, MAX_ROUNDS + 1):
+            jobs = await self._submit(client, rows)
+            rows = []
+            async with aclosing(client.ended(list(jobs))) as ended:
+                async for job_id, end in ended:
+                    row = jobs.pop(job_id)
+                    if isinstance(end, NotFound) and attempt < MAX_ROUNDS:  # the server was emptied
+                        rows.append(row)
+                        continue
+                    if isinstance(end, EndedJob) and end.record.state is State.EXPIRED:
+                        raise BatchInterrupted  # its deadline was the batch's
+                    await self._parts.add(await row_of(row, job_id, end, self._executor), client, job_id)
+                    self._window.leave(row.size)
+            if not rows:
+                return
+
+    async def _submit(self, client: QueueClient, rows: list[EncodedLine]) -> dict[str, EncodedLine]:
+        """The rows' jobs by id, once the queue has all of them. A conflict is with a job that an earlier
+        version of the gateway submitted for the same line.
+        """
+        jobs: dict[str, EncodedLine] = {}
+        while rows:
+            again: list[EncodedLine] = []
+            for row, outcome in zip(rows, await self._outcomes(client, rows), strict=True):
+                match outcome:
+                    case Submitted(id=job_id) | Conflict(job_id=job_id):
+                        jobs[job_id] = row
+                    case QueueFull() | Unavailable() | QueueMismatch():
+                        again.append(row)
+                    case AccessDenied():
+                        raise outcome
+                    case _:
+                        await self._parts.add(refused_row(row, outcome))
+                        self._window.leave(row.size)
+            rows = again
+            if rows:
+                await asyncio.sleep(AGAIN_S)
+        return jobs
+
+    async def _outcomes(self, client: QueueClient, rows: list[EncodedLine]) -> list[Outcome]:
+        deadline_s = max(1.0, self._lease.left_s)
+        try:
+            return await client.submit_many(
+                [
+                    {"request": row.request, "id": self._batch.own_id(row.line), "deadline_s": deadline_s}
+                    for row in rows
+                ],
+                wait_s=ROOM_S,
+            )
+        except (QueueMismatch, Unavailable) as error:  # before any row was sent
+            return [error] * len(rows)
+
+
+async def unwritten_rows(
+    lines: AsyncIterator[InputLine], reader: LineReader, parts: PartWriter
+) -> AsyncIterator[EncodedLine]:
+    """Those lines that have no row. Raises LeaseLost, MillstreamError."""
+    async for line in lines:
+        if line.number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+        if line.number in parts.written:
+            continue
+        try:
+            row = await reader.read(line)
+        except LineFault as fault:
+            await parts.add(faulty_row(line.number, fault, line.data))
+            continue
+        yield row

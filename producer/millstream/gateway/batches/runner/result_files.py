@@ -1,0 +1,53 @@
+"""Makes a batch's output and error file out of its parts. May be repeated: it makes the same files."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from millstream.gateway.batches.records.batch_part import BatchPart
+from millstream.gateway.batches.records.batch_record import BatchRecord, RowKind
+from millstream.gateway.files.store.file_catalogue import FileCatalogue
+from millstream.gateway.files.store.file_record import OUTPUT_PURPOSE, FileRecord
+from millstream.gateway.files.store.object_store import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFiles:
+    """All methods raise Unavailable."""
+
+    store: ObjectStore
+    files: FileCatalogue
+
+    async def make(self, batch: BatchRecord, parts: Sequence[BatchPart]) -> dict[str, str]:
+        """The fields of the batch's record that name them; a file without rows is not made."""
+        named = {}
+        for kind in RowKind:
+            own = [part for part in parts if part.kind is kind]
+            if own:
+                named[f"{kind}_file_id"] = await self._make_one(batch, kind, own)
+        return named
+
+    async def _make_one(self, batch: BatchRecord, kind: RowKind, parts: Sequence[BatchPart]) -> str:
+        record = FileRecord.new(
+            batch.tenant,
+            id=batch.file_id(kind),
+            filename=f"{batch.id}_{kind}.jsonl",
+            purpose=OUTPUT_PURPOSE,
+            bytes=sum(part.bytes for part in parts),
+            lasts_s=batch.output_lasts_s or None,
+        )
+        await self.store.write(record.path, self._joined(batch, parts))
+        await self.files.add(record)
+        return record.id
+
+    async def _joined(self, batch: BatchRecord, parts: Sequence[BatchPart]) -> AsyncIterator[bytes]:
+        for part in parts:
+            async for chunk in self.store.read(f"{batch.folder}/{part.name}"):
+                yield chunk
+
+    async def delete_parts(self, batch: BatchRecord) -> None:
+        """Also those that were never committed."""
+        paths = [one.path async for one in self.store.list(batch.folder)]
+        for path in paths:
+            await self.store.delete(path)

@@ -1,0 +1,53 @@
+"""Reads the whole input before anything of it is submitted. Memory is bounded: 16 bytes a line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from millstream.batch.files.input_lines import InputLine
+from millstream.batch.rows.faults import FaultCode, LineFault
+from millstream.gateway.batches.runner.line_reader import LineReader
+from millstream.gateway.batches.runner.seen_ids import SeenIds
+
+MOST_ERRORS = 100
+_AT_ONCE = 8  # lines, until other tasks of the gateway have their turn
+
+
+@dataclass(slots=True)
+class Verdict:
+    """`errors`: as the batch object has them. `total`: lines that are not blank."""
+
+    total: int = 0
+    errors: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def refuse(self, line: int | None, fault: LineFault) -> None:
+        error = {"code": fault.code, "line": line, "message": fault.message, "param": fault.field}
+        self.errors.append(error)
+
+
+async def validate(lines: AsyncIterator[InputLine], reader: LineReader, most_lines: int) -> Verdict:
+    """Raises Unavailable."""
+    verdict, seen = Verdict(), SeenIds()
+    async for line in lines:
+        verdict.total += 1
+        if verdict.total > most_lines:
+            problem = f"more than {most_lines} lines; divide the input into several batches"
+            verdict.refuse(line.number, LineFault("too_many_lines", problem))
+            return verdict
+        if verdict.total % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+        try:
+            row = await reader.read(line)
+            if not seen.add(row.custom_id):
+                problem = f"custom_id: {row.custom_id!r} stands on an earlier line; give each line its own"
+                raise LineFault(FaultCode.DUPLICATE_CUSTOM_ID, problem, "custom_id")
+        except LineFault as fault:
+            verdict.refuse(line.number, fault)
+            if len(verdict.errors) == MOST_ERRORS:
+                return verdict
+    if not verdict.total:
+        verdict.refuse(None, LineFault("empty_file", "the input has no lines; give each request one"))
+    return verdict

@@ -1,0 +1,94 @@
+"""What a POST asks for: OpenAI's body as a request of the queue, and how the answer is to be given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from millstream.client.session.options import MAX_PAYLOAD_BYTES
+from millstream.client.submit.requests import EncodedRequest, draft
+from millstream.errors import InvalidRequest, MillstreamError
+from millstream.gateway.auth.api_keys import ApiKey
+from millstream.gateway.http.api_error import ApiError, api_error
+from millstream.gateway.http.json_body import json_object
+from millstream.openai.request_body import BatchEndpoint, read_body
+from millstream.wire.keys import Lane
+
+OF_GATEWAY = ("model", "stream", "stream_options", "service_tier")
+_LANES = {
+    "auto": Lane.INTERACTIVE, "default": Lane.INTERACTIVE, "priority": Lane.INTERACTIVE, "flex": Lane.BATCH
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AskedGeneration:
+    """`model`: the name that the caller used, for the answer; None: there was none."""
+
+    endpoint: BatchEndpoint
+    model: str | None
+    request: EncodedRequest
+    may_call: bool  # tools
+    streamed: bool
+    include_usage: bool
+    service_tier: str | None = None
+
+
+def read_generation(raw: bytes, endpoint: BatchEndpoint, caller: ApiKey) -> AskedGeneration | ApiError:
+    """From the body."""
+    try:
+        return _asked_generation(endpoint, json_object(raw), caller)
+    except ApiError as error:
+        return error
+    except MillstreamError as error:
+        return api_error(error)
+
+
+def _model_in(body: Mapping[str, Any]) -> str | None:
+    """Raises InvalidRequest."""
+    model = body.get("model")
+    if model is not None and (not isinstance(model, str) or not model):
+        raise InvalidRequest("model", model, "give the name of a model, as /v1/models lists them")
+    return model
+
+
+def _asked_generation(endpoint: BatchEndpoint, body: Mapping[str, Any], caller: ApiKey) -> AskedGeneration:
+    """Raises InvalidRequest naming the field; ApiError 403 for a lane that the caller may not use."""
+    model = _model_in(body)
+    given = {name: value for name, value in body.items() if value is not None}
+    streamed = given.get("stream", False)
+    if not isinstance(streamed, bool):
+        raise InvalidRequest("stream", streamed, "must be true or false")
+    include_usage = _include_usage(given.get("stream_options"), streamed)
+    lane = _lane(given.get("service_tier"), caller)
+    rest = {name: value for name, value in given.items() if name not in OF_GATEWAY}
+    read = read_body(endpoint, rest, lane=lane, tenant=caller.tenant, queue="default")
+    request = read.request.model_copy(update={"stream": streamed})
+    encoded = draft({"request": request}, 0, MAX_PAYLOAD_BYTES)
+    tier = given.get("service_tier")
+    return AskedGeneration(endpoint, model, encoded, request.may_call, streamed, include_usage, tier)
+
+
+def _include_usage(options: Any, streamed: bool) -> bool:
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        raise InvalidRequest("stream_options", options, 'give {"include_usage": true}')
+    if not streamed:
+        raise InvalidRequest("stream_options", options, "applies to streams; leave it out, or set stream")
+    wanted = options.get("include_usage")
+    if wanted is not None and not isinstance(wanted, bool):
+        raise InvalidRequest("stream_options.include_usage", wanted, "must be true or false")
+    return bool(wanted)
+
+
+def _lane(tier: Any, caller: ApiKey) -> Lane:
+    if tier is not None and (not isinstance(tier, str) or tier not in _LANES):
+        raise InvalidRequest("service_tier", tier, f"must be one of {', '.join(_LANES)}")
+    lane = _LANES[tier or "auto"]
+    if not caller.lanes or lane in caller.lanes:
+        return lane
+    if tier in (None, "auto", "default"):
+        return caller.lanes[0]
+    message = f"service_tier: this key may use {', '.join(caller.lanes)}, and {tier} is {lane}"
+    raise ApiError(403, message, "lane_not_allowed", "service_tier")

@@ -1,0 +1,78 @@
+"""What is known of one file, and how OpenAI's API shows it."""
+
+from __future__ import annotations
+
+import base64
+import time
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from millstream.gateway.redis.tenant_keys import FILE_ID
+
+FOLDER = "files"
+UPLOAD_PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
+OUTPUT_PURPOSE = "batch_output"  # of both files of a batch
+PURPOSES = (*UPLOAD_PURPOSES, OUTPUT_PURPOSE)
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """`expires_s`: in Unix seconds, as `created_s`; None: it stays until it is deleted."""
+
+    id: str
+    tenant: str
+    filename: str
+    purpose: str
+    bytes: int
+    created_s: int
+    expires_s: int | None = None
+
+    @classmethod
+    def new(
+        cls, tenant: str, *, id: str, filename: str, purpose: str, bytes: int, lasts_s: int | None
+    ) -> FileRecord:
+        """Of a file that is created now. `lasts_s`: how long it is kept; None: for ever."""
+        now_s = int(time.time())
+        return cls(id, tenant, filename, purpose, bytes, now_s, now_s + lasts_s if lasts_s else None)
+
+    @property
+    def path(self) -> str:
+        """Of its object."""
+        return object_path(self.tenant, self.id)
+
+    def shown(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "file",
+            "bytes": self.bytes,
+            "created_at": self.created_s,
+            "expires_at": self.expires_s,
+            "filename": self.filename,
+            "purpose": self.purpose,
+            "status": "processed",
+            "status_details": None,
+        }
+
+
+def new_file_id() -> str:
+    return f"file-{uuid4().hex}"
+
+
+def object_path(tenant: str, file_id: str) -> str:
+    """The tenant stands in it so that its record can be looked up, in letters that mean nothing in a path."""
+    coded = base64.b32encode(tenant.encode()).decode().rstrip("=").lower()
+    return f"{FOLDER}/t{coded}/{file_id}"
+
+
+def owner_of(path: str) -> tuple[str, str] | None:
+    """Tenant and file id of an object's path; None if it is no file's."""
+    match path.split("/"):
+        case [folder, coded, file_id] if folder == FOLDER and coded[:1] == "t" and FILE_ID.fullmatch(file_id):
+            letters = coded[1:].upper()
+            try:
+                tenant = base64.b32decode(letters + "=" * (-len(letters) % 8)).decode()
+            except ValueError:
+                return None
+            return (tenant, file_id) if object_path(tenant, file_id) == path else None
+    return None

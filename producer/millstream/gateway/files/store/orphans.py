@@ -1,0 +1,74 @@
+"""Deletes objects that no file's record names: of uploads that were cut off, and of files that have
+expired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from millstream.errors import MillstreamError
+from millstream.gateway.files.store.file_catalogue import FileCatalogue
+from millstream.gateway.files.store.file_record import FOLDER, owner_of
+from millstream.gateway.files.store.object_store import ObjectStore, StoredObject
+from millstream.gateway.files.store.store_marker import StoreMarker
+from millstream.gateway.http.api_error import ApiError
+from millstream.gateway.redis.file_calls import claim_sweep
+from millstream.gateway.redis.gateway_redis import ServerAccess
+
+log = logging.getLogger(__name__)
+AGE_S = 86_400.0  # a younger one may still get its record
+SWEEP_S = 3600.0  # between two sweeps of all gateways together
+LOOK_S = 300.0
+_TOGETHER = 500
+
+
+class Orphans:
+    """One gateway sweeps at a time: the one that has claimed this hour."""
+
+    def __init__(
+        self, access: ServerAccess, store: ObjectStore, files: FileCatalogue, marker: StoreMarker
+    ) -> None:
+        self._access = access
+        self._store = store
+        self._files = files
+        self._marker = marker
+
+    async def attend(self) -> None:
+        """Sweep now and then, for ever."""
+        while True:
+            try:
+                ours = await self._access.run(claim_sweep(while_ms=round(SWEEP_S * 1000)))
+                if ours and (count := await self.sweep()):
+                    log.warning("%d objects without a file were deleted from the store", count)
+            except (MillstreamError, ApiError) as error:
+                log.warning("the store of files was not swept: %s", error)
+            await asyncio.sleep(LOOK_S)
+
+    async def sweep(self, age_s: float = AGE_S) -> int:
+        """How many objects were deleted. Objects from before the server knew the store are left: a server
+        that has lost its memory is no reason to delete files. Raises MillstreamError, StoreMismatch.
+        """
+        known_since_s = await self._marker.confirm()
+        count = 0
+        batch: list[StoredObject] = []
+        async for one in self._store.list(FOLDER):
+            if known_since_s <= one.modified_s < time.time() - age_s:
+                batch.append(one)
+            if len(batch) == _TOGETHER:
+                count += await self._delete(batch)
+                batch = []
+        return count + await self._delete(batch) + await self._store.delete_unfinished(age_s)
+
+    async def _delete(self, found: Sequence[StoredObject]) -> int:
+        owners = {one.path: owner for one in found if (owner := owner_of(one.path)) is not None}
+        kept = await self._files.which_exist(list(owners.values()))
+        count = 0
+        for path, (tenant, id) in owners.items():
+            if (tenant, id) not in kept:
+                await self._files.remove(tenant, id)  # its place among the tenant's files
+                await self._store.delete(path)
+                count += 1
+        return count

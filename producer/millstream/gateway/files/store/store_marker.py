@@ -1,0 +1,65 @@
+"""Whether all gateways of a server have one store of files: its id stands in the server and, as an object, in
+the store.
+"""
+
+from __future__ import annotations
+
+import time
+from uuid import uuid4
+
+from millstream.gateway.files.store.object_store import ObjectMissing, ObjectStore
+from millstream.gateway.http.api_error import RETRY_S, ApiError, retry_after
+from millstream.gateway.redis.file_calls import know_store
+from millstream.gateway.redis.gateway_redis import ServerAccess
+
+MARKER = "millstream-store"
+FRESH_S = 60.0
+
+
+class StoreMismatch(ApiError):
+    """The store of this gateway is another one than that of the other gateways."""
+
+    def __init__(self) -> None:
+        message = (
+            "this gateway's store of files is not the one that its server knows; its operator must give all "
+            f"gateways the same --files-url, whose store has the object {MARKER} (see ops/pages/gateway.md)"
+        )
+        super().__init__(503, message, "store_mismatch", headers=retry_after(RETRY_S))
+
+
+class StoreMarker:
+    def __init__(self, access: ServerAccess, store: ObjectStore) -> None:
+        self._access = access
+        self._store = store
+        self._known_since_s = 0.0
+        self._confirmed_s = float("-inf")  # of the monotonic clock
+
+    async def confirm(self) -> float:
+        """Since when the server knows this store, in Unix seconds. Looks again once a minute. Raises
+        StoreMismatch, Unavailable, AccessDenied.
+        """
+        if time.monotonic() - self._confirmed_s > FRESH_S:
+            id = await self._marked()
+            known, since_ms = await self._access.run(know_store(id))
+            if id is None or known != id:
+                raise StoreMismatch
+            self._known_since_s = since_ms / 1000
+            self._confirmed_s = time.monotonic()
+        return self._known_since_s
+
+    async def _marked(self) -> str | None:
+        """The store's id; a store gets one if the server knows none yet."""
+        id = await self._read()
+        if id is not None:
+            return id
+        known, _ = await self._access.run(know_store(None))
+        if known:
+            return await self._read()  # another gateway may just have marked it
+        await self._store.create(MARKER, uuid4().hex.encode())
+        return await self._read()
+
+    async def _read(self) -> str | None:
+        try:
+            return b"".join([chunk async for chunk in self._store.read(MARKER)]).decode()
+        except ObjectMissing:
+            return None

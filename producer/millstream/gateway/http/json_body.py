@@ -1,0 +1,56 @@
+"""The body of a request: bounded while it is read, and a JSON object."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from starlette.requests import ClientDisconnect, Request
+
+from millstream.gateway.http.api_error import ApiError
+from millstream.gateway.http.client_disconnect import ClientGone
+
+
+async def body_of(request: Request, most_bytes: int) -> bytes:
+    """The raw body. Raises ApiError 413 before a body that says its length is read, and at the bound of one
+    that does not; ClientGone.
+    """
+    length = request.headers.get("content-length", "")
+    if length.isascii() and length.isdecimal() and int(length[:20]) > most_bytes:
+        raise _too_large(most_bytes)
+    data = bytearray()
+    try:
+        async for part in request.stream():
+            data += part
+            if len(data) > most_bytes:
+                raise _too_large(most_bytes)
+    except ClientDisconnect:
+        raise ClientGone from None
+    return bytes(data)
+
+
+def json_object(data: bytes) -> dict[str, Any]:
+    """Raises ApiError 400 for what is none."""
+    try:
+        value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+        json.dumps(value, ensure_ascii=False).encode()  # no queue takes halves of surrogate pairs
+    except RecursionError:
+        raise _no_json("it is nested too deeply") from None
+    except ValueError as error:  # also of the encodings
+        raise _no_json(str(error)) from None
+    if not isinstance(value, dict):
+        raise ApiError(400, "the body must be a JSON object", "invalid_json")
+    return value
+
+
+def _too_large(most_bytes: int) -> ApiError:
+    message = f"the body may have {most_bytes} bytes; shorten it"
+    return ApiError(413, message, "body_too_large", headers={"connection": "close"})
+
+
+def _no_json(problem: str) -> ApiError:
+    return ApiError(400, f"the body is not JSON: {problem:.200}", "invalid_json")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")

@@ -1,0 +1,146 @@
+"""One HTTP exchange, and the outermost layer of the application: ids, times, the bound of requests under way.
+
+Whatever goes wrong inside is answered in the shape of OpenAI's errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from millstream.errors import JobError, MillstreamError
+from millstream.gateway.gateway_metrics import CLIENT_GONE, GatewayMetrics
+from millstream.gateway.http.api_error import RETRY_S, ApiError, api_error, retry_after
+from millstream.gateway.http.client_disconnect import ClientGone
+from millstream.gateway.http.unread_body import UnreadBody
+
+log = logging.getLogger(__name__)
+_KEY = "millstream.exchange"
+_LONGEST_CLIENT_ID = 512
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """`headers` go with the answer, whatever it is; `route` names it in the metrics. `status` 0: no answer
+    has begun.
+    """
+
+    request_id: str
+    began_s: float
+    route: str = "other"
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, scope: Scope) -> Exchange:
+        exchange = scope[_KEY]
+        assert isinstance(exchange, Exchange)
+        return exchange
+
+
+class Outermost:
+    """Wraps the application. Beyond `most` requests under way it answers 503."""
+
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics, most: int) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._most = most
+        self._under_way = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = scope[_KEY] = Exchange(f"req_{uuid4().hex}", time.monotonic())
+        client_id = Request(scope).headers.get("x-client-request-id", "")
+        if client_id.isascii() and client_id.isprintable() and len(client_id) <= _LONGEST_CLIENT_ID:
+            exchange.headers |= {"x-client-request-id": client_id} if client_id else {}
+        body = UnreadBody(scope, receive)
+        receive, sending = body.receive, _Sending(exchange, send, body)
+        self._under_way += 1
+        try:
+            if self._under_way > self._most:
+                message = f"{self._most} requests are under way already; try again"
+                raise ApiError(503, message, "overloaded", headers=retry_after(RETRY_S))
+            await self._app(scope, receive, sending)
+        except asyncio.CancelledError:  # the gateway is stopped, and its grace is over
+            if not exchange.status:
+                await _stopping().answer()(scope, receive, sending)
+            raise
+        except Exception as error:  # noqa: BLE001 — the last one to answer
+            _log(exchange, error)
+            if not exchange.status:
+                await error_answer(error)(scope, receive, sending)
+        finally:
+            self._under_way -= 1
+            self._metrics.answered(exchange.route, exchange.status, time.monotonic() - exchange.began_s)
+
+
+class _Sending:
+    """Sends the answer's messages, with the exchange's headers, and reads what is left of the request."""
+
+    def __init__(self, exchange: Exchange, send: Send, body: UnreadBody) -> None:
+        self._exchange, self._send, self._body = exchange, send, body
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._exchange.status = message["status"]
+            took_ms = (time.monotonic() - self._exchange.began_s) * 1000
+            own = {"x-request-id": self._exchange.request_id, "openai-processing-ms": f"{took_ms:.0f}"}
+            pairs = (own | self._exchange.headers).items()
+            added = [(name.encode(), value.encode("latin-1")) for name, value in pairs]
+            message = {**message, "headers": [*message.get("headers", ()), *added]}
+        elif self._body.is_left and not message.get("more_body", False):
+            await self._send({**message, "more_body": True})
+            await self._body.discard()
+            message = {"type": "http.response.body", "body": b""}
+        await self._send(message)
+
+
+def _stopping() -> ApiError:
+    message = "this gateway is stopped; try again: another one goes on with the request"
+    return ApiError(503, message, "stopping", headers=retry_after(RETRY_S) | {"connection": "close"})
+
+
+def _log(exchange: Exchange, error: Exception) -> None:
+    """Without the error's message, which may quote a request."""
+    if not isinstance(error, ApiError):
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        log.error("request %s failed: %s\n%s", exchange.request_id, type(error).__name__, frames)
+
+
+def error_answer(error: Exception) -> Response:
+    """Any exception as an answer."""
+    match error:
+        case ApiError():
+            return error.answer()
+        case ClientGone():
+            return Response(status_code=CLIENT_GONE)  # to nobody, and for the metrics
+        case MillstreamError():
+            told = api_error(error)
+            if told.status >= 500 and not isinstance(error, JobError):  # whose messages may quote a request
+                log.warning("%s: %s", type(error).__name__, error)
+            return told.answer()
+        case HTTPException():
+            return _of_routing(error).answer()
+        case _:
+            return ApiError(500, "the gateway failed; its log has the reason", "internal_error").answer()
+
+
+def _of_routing(error: HTTPException) -> ApiError:
+    headers = dict(error.headers or {})
+    if error.status_code == 404:
+        return ApiError(404, "no such route; see ops/pages/gateway.md for those there are", "unknown_url")
+    if error.status_code == 405:
+        message = f"this route takes {headers.get('Allow', 'other methods')}"
+        return ApiError(405, message, "method_not_allowed", headers=headers)
+    return ApiError(error.status_code, error.detail, headers=headers)

@@ -1,0 +1,47 @@
+"""A client for each queue, which knows the queue's shape, what its workers take and how fast it empties."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+
+from millstream.client.async_client import AsyncClient
+from millstream.client.jobs import wait_jobs
+from millstream.client.session.ended_job import EndedJob, result_without_choices
+from millstream.errors import JobError
+from millstream.wire.messages.job_messages import Usage
+
+
+class QueueClient(AsyncClient):
+    """A client that returns ended jobs as they are stored, to be read beside the loop."""
+
+    def ended(
+        self, job_ids: Iterable[str], timeout_s: float | None = None
+    ) -> AsyncGenerator[tuple[str, EndedJob | JobError], None]:
+        """`as_completed`, unread; an error for a job that does not exist, or has not ended in time."""
+        return wait_jobs.ended(self._jobs, job_ids, timeout_s)
+
+    async def wait_ended(self, job_id: str, timeout_s: float) -> EndedJob:
+        """Raises NotFound, NotReady."""
+        [end] = [end async for _, end in self.ended([job_id], timeout_s)]
+        if isinstance(end, JobError):
+            raise end
+        return end
+
+    async def usage(self, job_id: str) -> Usage:
+        """Of an ended job. Raises NotFound, ProtocolError."""
+        result = result_without_choices(await self._jobs.record(job_id))
+        return result.usage if result is not None else Usage()
+
+
+class QueueClients(dict[str, QueueClient]):
+    """By queue, made when first used; all share one client's connections."""
+
+    def __init__(self, client: QueueClient) -> None:
+        super().__init__()
+        self._client = client
+
+    def __missing__(self, queue: str) -> QueueClient:
+        return self.setdefault(queue, self._client.with_queue(queue))
+
+    async def aclose(self) -> None:
+        await self._client.aclose()

@@ -1,0 +1,156 @@
+"""The gateway's calls: charge a tenant, and tell a repeated POST from a new one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from millstream.gateway.redis.tenant_keys import TenantKeys
+from millstream.wire.calls.scripts import ScriptCall, positive, script
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one API key; 0: none."""
+
+    requests_per_min: int = 0
+    tokens_per_min: int = 0
+    max_enqueued_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeReply:
+    """`refused_by`: the limit, or empty. `retry_after_ms` -1: the request is above it, no wait helps."""
+
+    refused_by: str
+    retry_after_ms: int
+    requests_left: int
+    requests_reset_ms: int
+    tokens_left: int
+    tokens_reset_ms: int
+
+
+class PostOutcome(StrEnum):
+    NEW = "new"
+    JOINED = "joined"
+    WAIT = "wait"  # others of the same body are open: one of them may be this one's
+
+
+class OnceOutcome(StrEnum):
+    NEW = "new"
+    SAME = "same"
+    CONFLICT = "conflict"
+
+
+class PostEnd(StrEnum):
+    ANSWERED = "answered"
+    LEFT = "left"  # a repeated one may join
+    ABANDONED = "abandoned"  # it was left, and nobody has joined
+
+
+@dataclass(frozen=True, slots=True)
+class PostReply:
+    outcome: PostOutcome
+    own_id: str = ""
+    queue: str = ""
+
+
+def charge(
+    keys: TenantKeys, limits: Limits, *, own_id: str, tokens: int, ttl_ms: int
+) -> ScriptCall[ChargeReply]:
+    """Charge a request of so many tokens, prompt and answer. `ttl_ms`: it counts as enqueued for so long,
+    unless it is uncharged before.
+    """
+    return ScriptCall(
+        script("charge"),
+        (keys.rates, keys.enqueued),
+        (
+            own_id,
+            positive("tokens", tokens),
+            limits.requests_per_min,
+            limits.tokens_per_min,
+            limits.max_enqueued_tokens,
+            positive("ttl_ms", ttl_ms),
+        ),
+        _charged,
+    )
+
+
+def _charged(reply: Any) -> ChargeReply:
+    outcome, *numbers = reply
+    refused_by = outcome.decode()
+    return ChargeReply("" if refused_by == "ok" else refused_by, *map(int, numbers))
+
+
+def uncharge(keys: TenantKeys, *, own_id: str, tokens: int) -> ScriptCall[None]:
+    """The request has ended: its tokens are enqueued no more."""
+    return ScriptCall(script("uncharge"), (keys.rates, keys.enqueued), (own_id, tokens), lambda _: None)
+
+
+def open_post(
+    keys: TenantKeys,
+    *,
+    digest: str,
+    own_id: str,
+    queue: str,
+    replica: str,
+    repeated: bool,
+    patient: bool,
+    window_ms: int,
+    lease_ms: int,
+    keep_ms: int,
+) -> ScriptCall[PostReply]:
+    """Begin a POST, of which something is known for `keep_ms`. `repeated`: its client says so; it takes over
+    one that was left within `window_ms`. `patient`: if there are open ones only, the reply is WAIT and
+    nothing has begun.
+    """
+    return ScriptCall(
+        script("open_post"),
+        (keys.posts(digest), keys.replicas),
+        (
+            own_id,
+            queue,
+            replica,
+            "1" if repeated else "",
+            "1" if patient else "",
+            positive("window_ms", window_ms),
+            positive("lease_ms", lease_ms),
+            positive("keep_ms", keep_ms),
+        ),
+        _opened,
+    )
+
+
+def _opened(reply: Any) -> PostReply:
+    outcome, *rest = (part.decode() for part in reply)
+    return PostReply(PostOutcome(outcome), *rest)
+
+
+def close_post(keys: TenantKeys, *, digest: str, own_id: str, replica: str, how: PostEnd) -> ScriptCall[bool]:
+    """Whether the POST was this replica's until now."""
+    return ScriptCall(
+        script("close_post"),
+        (keys.posts(digest),),
+        (own_id, replica, how),
+        lambda reply: bool(reply.decode() == "ok"),
+    )
+
+
+def attend(keys: TenantKeys, *, replica: str, window_ms: int) -> ScriptCall[None]:
+    """The replica still answers its open POSTs of the tenant."""
+    return ScriptCall(
+        script("attend"), (keys.replicas,), (replica, positive("window_ms", window_ms)), lambda _: None
+    )
+
+
+def claim_once(
+    keys: TenantKeys, *, key_digest: str, digest: str, queue: str, ttl_ms: int
+) -> ScriptCall[tuple[OnceOutcome, str]]:
+    """Remember a POST by its Idempotency-Key; returns the queue of the first one with it, too."""
+    return ScriptCall(
+        script("claim_once"),
+        (keys.once(key_digest),),
+        (digest, queue, positive("ttl_ms", ttl_ms)),
+        lambda reply: (OnceOutcome(reply[0].decode()), reply[1].decode()),
+    )

@@ -1,0 +1,137 @@
+"""Runs the gateway: its address, its limits of the system, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
+
+from millstream.client.session.run_while import beside
+from millstream.errors import InvalidRequest, MillstreamError
+from millstream.gateway.auth.api_keys import Keyring
+from millstream.gateway.batches.runner.batch_runner import BatchRunner
+from millstream.gateway.context import Services
+from millstream.gateway.files.store.store_marker import StoreMismatch
+from millstream.gateway.gateway_app import application
+from millstream.gateway.gateway_metrics import GatewayMetrics
+from millstream.gateway.gateway_settings import GatewaySettings
+
+log = logging.getLogger(__name__)
+KEEP_ALIVE_S = 75  # longer than clients and proxies keep a connection that they may use again
+_OWN_FILES = 256  # file descriptors for everything but requests
+_BACKLOG = 2048
+
+
+class CannotListen(MillstreamError):
+    """The address cannot be used."""
+
+
+class GatewayServer(uvicorn.Server):
+    """Its runner stops when it does, and not after the requests' grace."""
+
+    def __init__(self, config: uvicorn.Config, runner: BatchRunner) -> None:
+        super().__init__(config)
+        self._runner = runner
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await asyncio.gather(self._runner.stop(), super().shutdown(sockets))
+
+
+async def serve(settings: GatewaySettings, say: Callable[[str], None]) -> None:
+    """Until SIGTERM or SIGINT; requests under way get their grace. Raises InvalidRequest for an address
+    beyond this machine while there are no keys, CannotListen, Unavailable.
+    """
+    registry = CollectorRegistry()
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    ProcessCollector(registry=registry)
+    services = Services.of(settings, GatewayMetrics(registry))
+    try:
+        await _check_door(settings, services)
+        await _check_store(services)
+        app = application(services, registry, _most_requests(settings.max_requests))
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            http="h11",  # uvicorn's other parser takes heads of any length
+            ws="none",
+            lifespan="off",
+            server_header=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=max(1, round(settings.grace_s)),
+        )
+        with _listening(settings) as listener, _ended_by_signals():
+            say(f"the gateway listens on http://{_shown(listener)}, for {', '.join(settings.queues)}")
+            runner = BatchRunner(services)
+            serving = beside(runner.run(), GatewayServer(config, runner).serve([listener]))
+            await beside(services.metrics.loop_gaps.watch(), beside(services.attend(), serving))
+    finally:
+        await services.aclose()
+
+
+async def _check_door(settings: GatewaySettings, services: Services) -> None:
+    if settings.on_loopback:
+        return
+    with services.access.reach():
+        if not await Keyring(services.access.redis).is_empty():
+            return
+    problem = "needs API keys, as others can reach it; make one with `millstream keys add`, or give 127.0.0.1"
+    raise InvalidRequest("--host", settings.host, problem)
+
+
+async def _check_store(services: Services) -> None:
+    """Without it only files and batches are refused; it is asked again with each of them."""
+    try:
+        await services.marker.confirm()
+    except (StoreMismatch, MillstreamError) as error:
+        log.warning("files cannot be used now: %s", error)
+
+
+def _most_requests(wanted: int) -> int:
+    """Each takes a file descriptor: the limit is raised, or else fewer are taken at once."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or hard > soft:
+        needed = wanted + _OWN_FILES
+        goal = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, goal), hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - _OWN_FILES))
+
+
+@contextlib.contextmanager
+def _listening(settings: GatewaySettings) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        listener = socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        raise CannotListen(f"cannot listen on {where} ({error}); give another --host or --port") from error
+    with listener:
+        yield listener
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """uvicorn ends in order at SIGTERM and SIGINT, and then sends itself the signal again: the command's end
+    is no failure.
+    """
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _shown(listener: socket.socket) -> str:
+    host, port, *_ = listener.getsockname()
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

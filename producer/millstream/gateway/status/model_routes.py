@@ -1,0 +1,45 @@
+"""GET /v1/models: each queue that the caller may use is a model, and its workers' checkpoint another name of
+it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from millstream.gateway.context import Services
+from millstream.gateway.http.page import page_body
+from millstream.gateway.http.request_context import Exchange
+from millstream.gateway.queues.queue_directory import ServedQueue
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRoutes:
+    services: Services
+
+    async def all(self, request: Request) -> JSONResponse:
+        Exchange.of(request.scope).route = "/v1/models"
+        caller = await self.services.callers.identify(request)
+        data = [_model(one, one.queue) for one in await self.services.directory.seen_by(caller)]
+        return JSONResponse(page_body(data, has_more=False))
+
+    async def one(self, request: Request) -> JSONResponse:
+        Exchange.of(request.scope).route = "/v1/models/{id}"
+        caller = await self.services.callers.identify(request)
+        name = request.path_params["id"]
+        return JSONResponse(_model(await self.services.directory.find(name, caller), name))
+
+
+def _model(served: ServedQueue, name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": served.created_s,
+        "owned_by": "millstream",
+        "root": served.checkpoint or None,
+        "ready": served.ready,
+        "max_model_len": served.context_length or None,
+    }

@@ -1,0 +1,160 @@
+"""Results as the bodies with which OpenAI's endpoints answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from millstream.openai.request_body import BatchEndpoint
+from millstream.wire.messages.choices import Choice, ChoiceDelta, TokenLogprob
+from millstream.wire.messages.job_messages import Result, Usage
+
+
+def answer_body(endpoint: BatchEndpoint, job_id: str, result: Result) -> dict[str, Any]:
+    """The body of a completed job."""
+    made = _chat if endpoint is BatchEndpoint.CHAT else _completion
+    return made(job_id, result)
+
+
+def answer_id(endpoint: BatchEndpoint, job_id: str) -> str:
+    return f"chatcmpl-{job_id}" if endpoint is BatchEndpoint.CHAT else f"cmpl-{job_id}"
+
+
+def reused_body(body: Mapping[str, Any], metadata: Mapping[str, str]) -> dict[str, Any]:
+    """The body of a request with this metadata that has the same answer, whose prompt was not computed."""
+    prompt, output = (body["usage"][name] for name in ("prompt_tokens", "completion_tokens"))
+    made = {name: value for name, value in body.items() if name != "metadata"}
+    made["usage"] = usage_body(Usage(prompt_tokens=prompt, cached_tokens=prompt, output_tokens=output))
+    if metadata:
+        made["metadata"] = dict(metadata)
+    return made | {"cached": True}
+
+
+def first_text(body: Mapping[str, Any]) -> str | None:
+    """What the first choice says; None if there is no choice."""
+    if not body["choices"]:
+        return None
+    first = body["choices"][0]
+    return str((first["message"]["content"] if "message" in first else first["text"]) or "")
+
+
+def _chat(job_id: str, result: Result) -> dict[str, Any]:
+    return _envelope(answer_id(BatchEndpoint.CHAT, job_id), "chat.completion", result) | {
+        "choices": [
+            {
+                "index": choice.index,
+                "message": _message(choice),
+                "logprobs": chat_logprobs(choice),
+                "finish_reason": choice.finish_reason,
+                **_completeness(choice),
+            }
+            for choice in result.choices
+        ],
+    }
+
+
+def _message(choice: Choice) -> dict[str, Any]:
+    """A thought and calls of tools only where there are any."""
+    message: dict[str, Any] = {"role": "assistant", "content": choice.content, "refusal": None}
+    if choice.reasoning_content:
+        message["reasoning_content"] = choice.reasoning_content
+    if choice.tool_calls:
+        message["tool_calls"] = [call.model_dump() for call in choice.tool_calls]
+    return message
+
+
+def _completion(job_id: str, result: Result) -> dict[str, Any]:
+    return _envelope(answer_id(BatchEndpoint.COMPLETIONS, job_id), "text_completion", result) | {
+        "choices": [
+            {
+                "text": choice.text,
+                "index": choice.index,
+                "logprobs": completion_logprobs(choice),
+                "finish_reason": choice.finish_reason,
+                **_completeness(choice),
+            }
+            for choice in result.choices
+        ],
+    }
+
+
+def _completeness(choice: Choice) -> dict[str, bool]:
+    """Nothing without a response format."""
+    return {} if choice.complete is None else {"complete": choice.complete}
+
+
+def _envelope(own_id: str, kind: str, result: Result) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "id": own_id,
+        "object": kind,
+        "created": (result.timing.finished_ms or result.timing.submitted_ms) // 1000,
+        "model": result.model,
+        "choices": [],
+        "usage": usage_body(result.usage),
+    }
+    if result.metadata:
+        body["metadata"] = result.metadata
+    if result.cached:
+        body["cached"] = True
+    if result.weights is not None:
+        body["weights"] = result.weights
+    if result.kv_format is not None:
+        body["kv_format"] = result.kv_format
+    return body
+
+
+def usage_body(usage: Usage) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.prompt_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+    if usage.draft_tokens:
+        made["completion_tokens_details"] = {
+            "accepted_prediction_tokens": usage.accepted_draft_tokens,
+            "rejected_prediction_tokens": usage.draft_tokens - usage.accepted_draft_tokens,
+        }
+    return made
+
+
+def chat_logprobs(choice: Choice | ChoiceDelta) -> dict[str, Any] | None:
+    if choice.logprobs is None:
+        return None
+    content = [
+        {
+            "token": drawn.token,
+            "logprob": drawn.logprob,
+            "bytes": _bytes(drawn.token),
+            "top_logprobs": [
+                {"token": top.token, "logprob": top.logprob, "bytes": _bytes(top.token)} for top in drawn.top
+            ],
+        }
+        for drawn in choice.logprobs
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _bytes(token: str) -> list[int] | None:
+    """None if the token is a part of a character: its text no longer shows the bytes."""
+    return None if "\ufffd" in token else list(token.encode())
+
+
+def completion_logprobs(choice: Choice | ChoiceDelta, offset: int = 0) -> dict[str, Any] | None:
+    """`offset`: characters of the choice before it."""
+    if choice.logprobs is None:
+        return None
+    return {
+        "tokens": [drawn.token for drawn in choice.logprobs],
+        "token_logprobs": [drawn.logprob for drawn in choice.logprobs],
+        "top_logprobs": [{top.token: top.logprob for top in drawn.top} for drawn in choice.logprobs],
+        "text_offset": _offsets(choice.logprobs, offset),
+    }
+
+
+def _offsets(logprobs: tuple[TokenLogprob, ...], at: int) -> list[int]:
+    offsets = []
+    for drawn in logprobs:
+        offsets.append(at)
+        at += len(drawn.token)
+    return offsets

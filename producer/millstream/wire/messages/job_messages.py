@@ -1,0 +1,253 @@
+"""The messages of the protocol: request, token delta, result. One version number covers them all: a job's
+deltas and its result have the version of its request.
+
+A request is read once by a worker; deltas are the token log's entries and the published messages; a result is
+read by pollers. Times are Unix milliseconds of the Redis server's clock.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, TypeVar, overload
+
+from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
+
+from millstream.errors import IncompleteAnswer, InvalidRequest, ProtocolError
+from millstream.wire.keys import Lane
+from millstream.wire.messages import codec
+from millstream.wire.messages.choices import Choice
+from millstream.wire.messages.codec import LongText, Message, Number, ShortText
+from millstream.wire.messages.digest import digest_of
+from millstream.wire.messages.prediction import PredictedText
+from millstream.wire.messages.response_format import ResponseFormat
+from millstream.wire.messages.sampling import SamplingParams, TokenId
+from millstream.wire.messages.template import TemplateKwargs
+from millstream.wire.messages.tools import EarlierCall, Tool, ToolChoice, check_lengths, check_tools
+from millstream.wire.messages.validation_errors import WHOLE, WrongField, invalid_request, within_reach
+from millstream.wire.versions import ADDED, FIRST_VERSION, lowest_version
+
+M = TypeVar("M", bound=BaseModel)
+INPUTS = ("prompt", "messages", "token_ids")
+
+
+class State(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+    @property
+    def terminal(self) -> bool:
+        return self not in (State.QUEUED, State.RUNNING)
+
+
+class ResultCache(StrEnum):
+    """What a request makes of the results that a queue keeps for equal requests."""
+
+    USE = "use"
+    NO_CACHE = "no-cache"  # it is computed anew; its result is kept
+    NO_STORE = "no-store"  # it is computed anew, and its result not kept
+
+
+class ChatMessage(Message):
+    """`tool_calls`: of an answer, which needs no content then; `tool_call_id`: whose outcome it tells."""
+
+    role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    content: LongText
+    tool_calls: tuple[EarlierCall, ...] = ()
+    tool_call_id: ShortText = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_content(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("tool_calls") and given.get("content") is None:
+            return {**given, "content": ""}
+        return given
+
+
+class Request(Message):
+    """A producer's request. Exactly one of `prompt`, `messages` and `token_ids` is given."""
+
+    version: Number = FIRST_VERSION
+    prompt: LongText | None = None
+    messages: Annotated[tuple[ChatMessage, ...], Field(max_length=2**16)] | None = None
+    token_ids: Annotated[tuple[TokenId, ...], Field(max_length=codec.MAX_LIST)] | None = None
+    sampling: SamplingParams = SamplingParams()
+    lane: Lane = Lane.BATCH
+    deadline_ms: Annotated[int, Field(gt=0, lt=2**53)] | None = None
+    tenant: ShortText = ""
+    metadata: Annotated[dict[ShortText, ShortText], Field(max_length=64)] = Field(default_factory=dict)
+    stream: bool = False
+    traceparent: Annotated[str, StringConstraints(max_length=128)] | None = None
+    chat_template_kwargs: TemplateKwargs = None  # such as {"enable_thinking": False}; only with `messages`
+    response_format: ResponseFormat | None = None
+    tools: tuple[Tool, ...] | None = None  # only with `messages`
+    tool_choice: ToolChoice | None = None  # auto where there are tools
+    parallel_tool_calls: bool = True  # False: at most one call
+    prediction: PredictedText | None = None  # the guessed answer: see its module
+    cache: ResultCache = ResultCache.USE
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bounded(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            check_lengths(given.get("tools"))
+        return given
+
+    @model_validator(mode="after")
+    def _one_input(self) -> Request:
+        given = [name for name in INPUTS if getattr(self, name) is not None]
+        if len(given) != 1:
+            field = given[1] if given else INPUTS[0]
+            problem = "give exactly one of prompt, messages and token_ids"
+            if given:
+                problem += f", not {' and '.join(given)}"
+            raise WrongField(field, getattr(self, field), problem)
+        if not getattr(self, given[0]):
+            raise WrongField(given[0], getattr(self, given[0]), "is empty; give some input")
+        for name in ("chat_template_kwargs", "tools"):
+            if (value := getattr(self, name)) and not self.messages:
+                problem = f"needs messages: a chat template renders them, and no {given[0]}"
+                raise WrongField(name, value, problem)
+        return self
+
+    @model_validator(mode="after")
+    def _ends_by_itself(self) -> Request:
+        check_tools(self.tools, self.tool_choice)
+        asked: dict[str, str] = {"response_format": self.response_format.type} if self.response_format else {}
+        if self.may_call:
+            asked["tools"] = self.calling
+        if len(asked) > 1:
+            problem = f'cannot be met with tool_choice {self.calling}; leave it out, or choose "none"'
+            raise WrongField("response_format", asked["response_format"], problem)
+        for name in ("min_tokens", "ignore_eos"):
+            if asked and (value := getattr(self.sampling, name)):
+                problem = (
+                    f"cannot be met with {name} {value}: the format ends the answer; leave one of them out"
+                )
+                raise WrongField(*asked.popitem(), problem)
+        return self
+
+    @property
+    def calling(self) -> str:
+        """The type of its tool choice; `none` without tools."""
+        if self.tools is None:
+            return "none"
+        return "auto" if self.tool_choice is None else self.tool_choice.type
+
+    @property
+    def may_call(self) -> bool:
+        return self.calling != "none"
+
+    @property
+    def has_one_answer(self) -> bool:
+        """Equal requests get equal answers."""
+        return self.sampling.temperature == 0 or self.sampling.seed is not None
+
+    @property
+    def may_be_kept(self) -> bool:
+        """Its result may be kept for equal requests."""
+        return self.has_one_answer and self.cache is not ResultCache.NO_STORE
+
+    def lowest_version(self) -> int:
+        """The lowest version of a message that has all of its fields."""
+        fields = type(self).model_fields
+        names = [name for name in ADDED if name in fields and getattr(self, name) != fields[name].default]
+        for message in self.messages or ():
+            names += [f"messages.{name}" for name in ("tool_calls", "tool_call_id") if getattr(message, name)]
+        return lowest_version(names)
+
+    def digest(self) -> str:
+        """Equal for equal submissions; see digest_of."""
+        return digest_of(self)
+
+
+def read_request(data: bytes) -> Request:
+    """A request as some client sent it. Raises InvalidRequest, for that client, and nothing else."""
+    try:
+        fields = codec.unpack_request(data)
+    except ProtocolError as error:
+        raise InvalidRequest(WHOLE, data, f"{error}; send a msgpack map of the request's fields") from None
+    if not isinstance(fields, dict):
+        raise InvalidRequest(WHOLE, fields, "must be a msgpack map of the request's fields")
+    try:
+        with within_reach():
+            return Request.model_validate(fields)
+    except ValidationError as error:
+        raise invalid_request(error) from None  # the cause shows the input
+
+
+class Usage(Message):
+    """Tokens counted once per job, over all attempts; `cached_tokens` of the prompt were in the KV cache.
+
+    `draft_tokens` were guessed and verified by the worker that ended the job; of these,
+    `accepted_draft_tokens` were right, and are part of the output.
+    """
+
+    prompt_tokens: Number = 0
+    cached_tokens: Number = 0
+    output_tokens: Number = 0
+    draft_tokens: Number = 0
+    accepted_draft_tokens: Number = 0
+
+
+class ErrorInfo(Message):
+    """The reason why a job failed. `code` is stable; `field` names the invalid request field, if there is
+    one.
+    """
+
+    code: str
+    message: str
+    field: str | None = None
+
+
+class Timing(Message):
+    """Unix milliseconds of the server's clock, over all attempts; None: the job never got there. A job's hash
+    has equal numbers under equal names.
+    """
+
+    submitted_ms: Number = 0
+    started_ms: Number | None = None  # a worker first took it
+    compiled_ms: Number | None = None  # its response_format was compiled; None: it has none
+    admitted_ms: Number | None = None  # it first entered the batch
+    first_token_ms: Number | None = None  # sent to its readers; of jobs without a stream: sampled
+    last_token_ms: Number | None = None
+    finished_ms: Number | None = None
+
+
+class Result(Message):
+    """The stored end of a job: text, usage and times; partial text for failed, cancelled and expired jobs."""
+
+    version: Number = FIRST_VERSION
+    state: State = State.COMPLETED
+    choices: tuple[Choice, ...] = ()
+    usage: Usage = Usage()
+    error: ErrorInfo | None = None
+    timing: Timing = Timing()
+    model: str = ""
+    weights: str | None = None  # their format, as "bfloat16", "int8" or "Q4_K+Q6_K"; older workers do not say
+    cached: bool = False  # computed for an equal request
+    kv_format: str | None = None  # of keys and values, as "bfloat16" or "int8"; older workers do not say
+    model_digest: str | None = None  # of the checkpoint; the same
+    attempts: Number = 1
+    seed: Number | None = None
+    metadata: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The text of the first choice; `choices` has them all."""
+        return self.choices[0].text if self.choices else ""
+
+    @overload
+    def parse(self, model: None = None) -> Any: ...
+
+    @overload
+    def parse(self, model: type[M]) -> M: ...
+
+    def parse(self, model: type[M] | None = None) -> M | Any:
+        """The first choice's JSON text as an object; see Choice.parse."""
+        if not self.choices:
+            raise IncompleteAnswer(0, "", None)
+        return self.choices[0].parse(model)

@@ -1,0 +1,138 @@
+"""Compiles each new grammar in a small process first: a few lines can take unbounded time or memory, or
+overflow the compiler's stack. No limit of llguidance's prevents that; it would end the engine or block its
+thread.
+
+    python -m millstream_worker.engine.grammars.grammar_trial    the process: it ends with its input
+
+Both ways, a message is 4 bytes of length (big-endian) and UTF-8: a grammar in llguidance's form; the CPU
+seconds that it took, a space, and what is wrong with it, or nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from math import ceil
+from typing import IO
+
+from llguidance import LLMatcher, LLTokenizer
+
+from millstream_worker.engine.grammars.grammar_compiler import InvalidGrammar, limits
+from millstream_worker.engine.grammars.grammar_thread import STACK_BYTES
+
+CPU_S = 2  # of one grammar; within the bounds of a format's shape, all that was seen took less than 1
+_NO_WAY = (
+    "no answer can fit it: it refers to nothing but itself, or allows no character where the answer begins; "
+    "say what the answer is"
+)
+MEMORY_BYTES = 2 << 30  # of addresses, 0.3 GiB of which are Python's
+_COMMAND = (sys.executable, "-m", "millstream_worker.engine.grammars.grammar_trial")
+
+
+class GrammarTrial:
+    """One process, started when it is needed; a grammar that ends it is refused."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._end: Callable[[], object] = lambda: None
+
+    def check(self, grammar: str) -> float:
+        """The CPU seconds that it took. Raises InvalidGrammar."""
+        process = self._process or self._start()
+        assert process.stdin is not None, "it was opened"
+        assert process.stdout is not None, "it was opened"
+        answer = None
+        with contextlib.suppress(BrokenPipeError):
+            _write(process.stdin, grammar)
+            answer = _read(process.stdout)
+        if answer is None:
+            self._process = None
+            self._end()
+            raise InvalidGrammar(
+                f"it takes more than {CPU_S} s, or too much memory, to compile; write it with fewer "
+                "alternatives, fewer patterns for one string, and smaller bounds"
+            )
+        used_s, problem = answer.split(" ", 1)
+        if problem:
+            raise InvalidGrammar(problem)
+        return float(used_s)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = process
+        self._end = weakref.finalize(self, _end, process)
+        return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None, "it was opened"
+    assert process.stdout is not None, "it was opened"
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+    process.stdout.close()
+    process.wait()
+
+
+def main() -> None:
+    tokenizer = LLTokenizer("byte")
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(BrokenPipeError):
+        while (grammar := _read(sys.stdin.buffer)) is not None:
+            before_s = time.process_time()
+            _limit_time()
+            try:
+                problem = _problem(LLMatcher(tokenizer, grammar, log_level=0, limits=limits()))
+            except MemoryError:
+                raise
+            except BaseException as error:  # noqa: BLE001 - a panic, too, which may quote the grammar
+                problem = f"the compiler cannot read it ({type(error).__name__}); write it in another way"
+            _write(sys.stdout.buffer, f"{time.process_time() - before_s:.3f} {problem}")
+
+
+def _problem(matcher: LLMatcher) -> str:
+    """What is wrong with its grammar, if anything: also where it begins, as far as that shows in bytes."""
+    if matcher.is_error():
+        return str(matcher.get_error())
+    matcher.compute_bitmask()
+    return _NO_WAY if matcher.is_error() else ""
+
+
+def _limit_time() -> None:
+    """By the processor's time, which a busy machine does not shorten; it also ends a process whose engine is
+    gone.
+    """
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = ceil(used.ru_utime + used.ru_stime) + CPU_S
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
+
+
+def _write(stream: IO[bytes], text: str) -> None:
+    data = text.encode()
+    stream.write(len(data).to_bytes(4, "big") + data)
+    stream.flush()
+
+
+def _read(stream: IO[bytes]) -> str | None:
+    """The next message; None if the other side has closed."""
+    head = stream.read(4)
+    if len(head) < 4:
+        return None
+    size = int.from_bytes(head, "big")
+    data = stream.read(size)
+    return data.decode() if len(data) == size else None
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its engine
+    threading.stack_size(STACK_BYTES)
+    trial = threading.Thread(target=main)
+    trial.start()
+    trial.join()

@@ -1,0 +1,122 @@
+"""Looks for kept results of jobs that have just been prepared, and once more of those that wait for their
+place in the batch. One that is found is the job's own result; the other jobs go to the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from redis.exceptions import RedisError
+
+from millstream.wire.keys import ShardKeys
+from millstream.wire.messages import codec
+from millstream.wire.messages.job_messages import Result, State
+from millstream.wire.timing import ServerClock, within
+from millstream_worker.jobs.consumer import Consumer
+from millstream_worker.jobs.engine_queue import EngineQueue
+from millstream_worker.jobs.job import MOST_KEPT_BYTES, Job
+from millstream_worker.jobs.net import Net
+from millstream_worker.jobs.table import JobTable
+from millstream_worker.observe.watchdog import LoopWatch
+
+_IDLE_S = 1.0
+
+
+class Lookup:
+    """All jobs that have come since the last one are looked for in one round trip a shard."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        table: JobTable,
+        queue: EngineQueue,
+        clock: ServerClock,
+        net: Net,
+        watch: LoopWatch,
+    ) -> None:
+        self._redis = consumer.redis
+        self._table = table
+        self._queue = queue
+        self._clock = clock
+        self._net = net
+        self._watch = watch
+        self._jobs: list[Job] = []
+        self._came = asyncio.Event()
+        self._stopping = False
+
+    def add(self, job: Job) -> None:
+        """Look for the result of a job that is `looking_up`."""
+        self._jobs.append(job)
+        self._came.set()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._came.set()
+
+    async def run(self) -> None:
+        with self._watch:
+            while not self._stopping:
+                self._watch.turn()
+                await within(self._came, _IDLE_S)
+                self._came.clear()
+                jobs, self._jobs = self._jobs, []
+                for shard in dict.fromkeys(job.shard for job in (*jobs, *self._queue.not_begun())):
+                    await self._look(shard, [job for job in jobs if job.shard == shard])
+
+    async def _look(self, shard: ShardKeys, jobs: Sequence[Job]) -> None:
+        asked = [job for job in jobs if not self._is_answered_here(job)]
+        self._queue.hand_over()
+        # Another worker may have kept an answer to these since they came.
+        waiting = [job for job in self._queue.not_begun() if job.shard == shard]
+        if await self._ask(shard, asked, waiting):
+            await self._ask(shard, waiting)
+
+    def _is_answered_here(self, job: Job) -> bool:
+        """By a job that has ended and is not written yet, or by one in the engine, which it will follow. Only
+        the others have to be looked for: what has left the worker is written.
+        """
+        answer = self._table.answer_to(job)
+        if not answer and not self._queue.has_leader_for(job):
+            return False
+        self._settle(job, answer)
+        return True
+
+    async def _ask(self, shard: ShardKeys, jobs: Sequence[Job], waiting: Sequence[Job] = ()) -> bool:
+        """Settle these jobs. Whether there is an answer to one of those that wait."""
+        try:
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for job in jobs:
+                    pipeline.hget(shard.cached(job.cache_key.hex()), "result")
+                if waiting:
+                    pipeline.exists(*(shard.cached(job.cache_key.hex()) for job in waiting))
+                found = await pipeline.execute()
+        except (RedisError, OSError):
+            found = [None] * (len(jobs) + 1)  # they are computed
+        for job, data in zip(jobs, found[: len(jobs)], strict=True):
+            self._settle(job, data)
+        self._queue.hand_over()
+        return bool(waiting and found[-1])
+
+    def _settle(self, job: Job, data: bytes | None) -> None:
+        """Its followers get the answer, too, before it sets them free."""
+        is_new, job.looking_up = job.looking_up, False
+        if not job.takes_answer or not self._table.holds(job):
+            return
+        answered = self._answered((*self._queue.followers_of(job), job), data) if data else []
+        if is_new and data is None:
+            self._net.metrics.cache_misses.inc()
+        for one in answered:
+            self._net.metrics.cache_hits.inc()
+            one.set_last_token(self._clock.now_ms())
+            self._table.conclude(one, State.COMPLETED)
+
+    def _answered(self, jobs: Sequence[Job], data: bytes) -> list[Job]:
+        """Those that have taken the kept result. None takes a damaged one: they are computed."""
+        answered: list[Job] = []
+        with self._net.around_kept(jobs[-1]):
+            choices = codec.decode(Result, data, 2 * MOST_KEPT_BYTES).choices
+            for job in jobs:
+                job.adopt(choices)
+                answered.append(job)
+        return answered

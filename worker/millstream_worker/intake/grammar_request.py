@@ -1,0 +1,74 @@
+"""The form of a job's answer: its grammar for the engine, the thought before it, and calls of tools in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from millstream.errors import InvalidRequest
+from millstream.wire.messages.choices import ChoiceDelta, FinishReason
+from millstream.wire.messages.job_messages import Request
+from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
+from millstream_worker.engine.protocol.request import GrammarSpec
+from millstream_worker.jobs.output import Calling
+from millstream_worker.text import TextModel, ThoughtStart
+
+
+def grammar_of(request: Request, start: ThoughtStart, text: TextModel) -> GrammarSpec | None:
+    """The grammar of the answer; None if it may be anything. Raises InvalidRequest."""
+    if request.may_call:
+        made = _tools(request, text)
+    elif (asked := request.response_format) is not None:
+        made = GrammarSpec(asked.type, asked.text, asked.compact, asked.whitespace_pattern)
+    else:
+        return None
+    if text.think is None or start is ThoughtStart.NONE:
+        return made
+    begin = None if start is ThoughtStart.OPEN else text.think.begin
+    return replace(made, thought_begin=begin, thought_end=text.think.end)
+
+
+def thought_start(request: Request, prompt: Sequence[int], text: TextModel) -> ThoughtStart:
+    """Where the answer stands with its thought. Only the thoughts of a chat are separated from the text."""
+    return ThoughtStart.NONE if request.messages is None else text.thought_start(prompt)
+
+
+def has_thought_in_text(deltas: Sequence[ChoiceDelta], text: TextModel) -> bool:
+    """Whether a worker of version 0.2.0 or earlier has begun this choice: its thought stands in its text,
+    which goes on so.
+    """
+    logged = "".join(delta.text for delta in deltas)
+    if not logged or any(delta.reasoning_content for delta in deltas):
+        return False
+    plain = text.detokenizer().feed([token for delta in deltas for token in delta.token_ids])
+    return plain.startswith(logged)
+
+
+def calling_of(request: Request, job_id: str) -> Calling | None:
+    """How the answer may call tools; None if it may not."""
+    if not request.may_call:
+        return None
+    # As OpenAI's: who names the function knows that it is called.
+    reason: FinishReason = "stop" if request.calling == "function" else "tool_calls"
+    return Calling(job_id, reason, free=request.calling == "auto")
+
+
+def _tools(request: Request, text: TextModel) -> GrammarSpec:
+    assert request.tools is not None, "there are none to call"
+    if request.calling == "auto" and not text.template.writes_calls:
+        raise InvalidRequest(
+            "tool_choice",
+            "auto",
+            "cannot be kept: this model's chat template does not write calls in the form known here "
+            '(<tool_call>, as Hermes and Qwen); choose "required", a function by its name, or "none"',
+        )
+    named = request.tool_choice.name if request.calling == "function" and request.tool_choice else None
+    functions = [[one.name, one.parameters] for one in request.tools if named in (None, one.name)]
+    form = {
+        "functions": functions,
+        "many": request.parallel_tool_calls and named is None,
+        "free": request.calling == "auto",
+        "marks": list(zip((CALL_BEGIN, CALL_END), text.call_tokens, strict=True)),
+    }
+    return GrammarSpec("tools", json.dumps(form, ensure_ascii=False))

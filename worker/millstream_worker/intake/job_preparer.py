@@ -1,0 +1,88 @@
+"""Reads a job's payload and prepares it for the engine, in a thread if it is long. Whatever is wrong with it
+ends the job; nothing is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream.errors import InvalidRequest, ProtocolError
+from millstream.wire.messages.choices import Choice
+from millstream.wire.messages.job_messages import ErrorInfo, State
+from millstream.wire.messages.record import merged_choices
+from millstream.wire.messages.script_replies import LogEntry, StartReply
+from millstream.wire.versions import FIRST_VERSION, TAKEN
+from millstream_worker.intake.capacity import Capacity
+from millstream_worker.intake.prepare_job import JobBounds, LogDamaged, prepare
+from millstream_worker.jobs.cache_key import cache_key
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.net import Net
+from millstream_worker.jobs.served_model import ModelSlot, ServedModel
+from millstream_worker.threads import in_thread
+
+_LONG_BYTES = 4096  # beyond that reading and tokenizing would delay the loop
+
+
+class JobPreparer:
+    """`keeps`: answers are kept for equal requests."""
+
+    def __init__(
+        self, model: ModelSlot, capacity: Capacity, bounds: JobBounds, net: Net, *, keeps: bool
+    ) -> None:
+        self.net = net
+        self._keeps = keeps
+        self._model = model
+        self._capacity = capacity
+        self._bounds = bounds
+
+    async def prepare(self, job: Job, started: StartReply) -> None:
+        with self.net.around(job):
+            await self._prepare(job, started)
+        if not job.rows:  # but the output of earlier attempts is published
+            self.recall(job, started)
+
+    def recall(self, job: Job, started: StartReply) -> None:
+        """Give the job the output of earlier attempts as it is in the log."""
+        with self.net.around(job):
+            job.earlier = earlier_choices(started.log)
+
+    async def _prepare(self, job: Job, started: StartReply) -> None:
+        served = self._model.get()
+        if job.entry.version not in TAKEN:
+            problem = f"there is no version {job.entry.version}; send {FIRST_VERSION} or a later one"
+            raise InvalidRequest("version", job.entry.version, problem)
+        try:
+            if size_of(job, started) > _LONG_BYTES:
+                await in_thread(_read, job, started, served, self._bounds, self._keeps)
+            else:
+                _read(job, started, served, self._bounds, self._keeps)
+        except LogDamaged as error:
+            fail(job, "log_damaged", str(error))
+            return
+        self._capacity.learn(len(job.prompt))
+        job.looking_up = bool(job.cache_key) and not job.no_cache
+        if all(row.reason is not None for row in job.rows):
+            job.end(State.COMPLETED)  # only its end was not written
+
+
+def _read(job: Job, started: StartReply, served: ServedModel, bounds: JobBounds, keeps: bool) -> None:
+    prepare(job, started, served.text, served.info, bounds)
+    if keeps and not job.output_tokens:  # else a part of it was perhaps computed in another format
+        job.cache_key = cache_key(job, served)
+
+
+def size_of(job: Job, started: StartReply) -> int:
+    """Bytes of its message and its log."""
+    return len(job.entry.payload) + sum(len(entry.body) for entry in started.log)
+
+
+def earlier_choices(log: Sequence[LogEntry]) -> tuple[Choice, ...]:
+    """The output of earlier attempts, valid for any request."""
+    try:
+        return merged_choices(log)
+    except ProtocolError:
+        return ()
+
+
+def fail(job: Job, code: str, message: str) -> None:
+    job.end(State.FAILED, ErrorInfo(code=code, message=message))

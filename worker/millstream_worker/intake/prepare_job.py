@@ -1,0 +1,230 @@
+"""Prepares a job for the engine: token ids, bounds, and choices that resume from its log. No I/O, so that
+long inputs can be prepared in a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from millstream.errors import InvalidRequest, ProtocolError
+from millstream.wire.messages import codec
+from millstream.wire.messages.choices import ChoiceDelta, Delta
+from millstream.wire.messages.job_messages import INPUTS, Request, read_request
+from millstream.wire.messages.record import DELTA
+from millstream.wire.messages.sampling import SamplingParams
+from millstream.wire.messages.script_replies import LogEntry, StartReply
+from millstream_worker.engine.protocol.config import EngineInfo
+from millstream_worker.intake.grammar_request import (
+    calling_of,
+    grammar_of,
+    has_thought_in_text,
+    thought_start,
+)
+from millstream_worker.intake.outline import outline
+from millstream_worker.jobs import encoding
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.output import ChoiceOutput
+from millstream_worker.text import TextModel, ThoughtStart, TooLong
+
+_LARGE_BYTES = 64 * 1024  # beyond that a message is outlined before it is decoded
+_MOST_JOB_TOKENS = 8 * 2**20  # of all its choices with the prompt: they go to an engine in one frame
+
+
+class LogDamaged(Exception):
+    """The token log of earlier attempts has a gap, or an entry that no worker wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobBounds:
+    """The operator's limits per job. Tokens 0: limited only by the context."""
+
+    prompt_tokens: int
+    output_tokens: int
+    result_bytes: int
+
+
+def prepare(job: Job, started: StartReply, text: TextModel, info: EngineInfo, bounds: JobBounds) -> None:
+    """Fill in the job. Raises InvalidRequest if its payload is no valid request, or one that cannot be
+    computed here; LogDamaged if its log cannot be resumed.
+    """
+    most = _most_input(info, bounds)
+    if len(job.entry.payload) > _LARGE_BYTES:
+        _check_outline(job, text, most, info, bounds)
+    job.request = read_request(job.entry.payload)
+    job.prompt = _prompt(job.request, text, most, info, bounds)
+    start = thought_start(job.request, job.prompt, text)
+    job.grammar = grammar_of(job.request, start, text)
+    _take_log(job, started, text, info.vocab_size, start)
+    job.max_tokens = _max_tokens(job.request, len(job.prompt), info, bounds)
+    job.prediction = tuple(text.predicted(job.request.prediction or "", job.max_tokens))
+    _check_result(job.request.sampling, bounds)
+    _check_ids(job.request, info)
+    asked = job.request.sampling
+    job.end_ids = (() if asked.ignore_eos else info.eos_ids) + asked.stop_token_ids
+    for row in job.rows:
+        if row.reason is None and len(row.ids) >= job.max_tokens and not row.constrained:
+            row.reason = "length"
+
+
+def forget_input(job: Job) -> None:
+    """Drop the text of the input, which has become token ids or was refused; keep the other fields."""
+    if job.unread is None:
+        job.entry = replace(job.entry, payload=b"")  # up to 16 MiB that nobody reads again
+    answer = ("chat_template_kwargs", "response_format", "tools", "tool_choice", "prediction")
+    none = dict.fromkeys((*INPUTS, *answer))
+    job.request = job.request.model_copy(update=none)
+
+
+def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int, start: ThoughtStart) -> None:
+    asked = job.request.sampling
+    bodies, deltas = _logged(started)
+    for delta in deltas:
+        _check_logged(delta, asked, vocab_size)
+    job.written = bodies
+    job.acknowledged = len(bodies)
+    for index in range(asked.n):
+        calls = job.request.may_call
+        detokenizer = text.detokenizer(asked.stop, asked.min_tokens, calls=calls)
+        row = ChoiceOutput(index, detokenizer, watched=bool(asked.stop))
+        row.constrained = job.grammar is not None
+        row.calling = calling_of(job.request, job.id)
+        row.logprobs = [] if asked.logprobs else None
+        own = [delta for delta in deltas if delta.index == index]
+        row.thought = None if has_thought_in_text(own, text) else text.thought(start)
+        row.resume(own)
+        job.rows.append(row)
+
+
+def _logged(started: StartReply) -> tuple[list[bytes], list[ChoiceDelta]]:
+    """The log's bodies in order, and their deltas."""
+    entries: Sequence[LogEntry] = [entry for entry in started.log if entry.kind == DELTA]
+    if [entry.seq for entry in entries] != list(range(1, started.last_seq + 1)):
+        raise LogDamaged(f"the token log should hold 1 to {started.last_seq}, but has {len(entries)} entries")
+    try:
+        bodies = [codec.decode(Delta, entry.body, codec.MAX_RESULT_BYTES) for entry in entries]
+    except ProtocolError as error:
+        raise LogDamaged(str(error)) from error
+    return [entry.body for entry in entries], [part for body in bodies for part in body.choices]
+
+
+def _check_logged(delta: ChoiceDelta, asked: SamplingParams, vocab_size: int) -> None:
+    """Check the content as a worker would write it; invalid content would kill one engine after the other."""
+    if not 0 <= delta.index < asked.n:
+        raise LogDamaged(f"the token log has choice {delta.index}, and {asked.n} were asked for")
+    if any(token >= vocab_size for token in delta.token_ids):
+        raise LogDamaged(f"the token log holds a token beyond the vocabulary of {vocab_size}")
+    if asked.logprobs and len(delta.logprobs or ()) != len(delta.token_ids):
+        raise LogDamaged("the token log has other log-probabilities than tokens")
+
+
+def _most_input(info: EngineInfo, bounds: JobBounds) -> int:
+    """Most prompt tokens: at least one output token has to fit, too."""
+    held = min(info.context_length, info.token_capacity) - 1
+    return min(held, bounds.prompt_tokens) if bounds.prompt_tokens else held
+
+
+def _check_outline(job: Job, text: TextModel, most: int, info: EngineInfo, bounds: JobBounds) -> None:
+    """Refuse an input that is certainly too long before it is decoded."""
+    found = outline(job.entry.payload)
+    if found is None:
+        return
+    job.request = found.request
+    if found.field == "prompt":
+        with _refusing("prompt", info, bounds):
+            text.check_bytes(job.entry.payload, most, found.end - found.size, found.end)
+    elif found.size > most:  # a message is one token at least
+        unit = "tokens" if found.field == "token_ids" else "messages"
+        raise _too_long(found.field, f"{found.size} {unit}", info, bounds)
+
+
+def _prompt(
+    request: Request, text: TextModel, most: int, info: EngineInfo, bounds: JobBounds
+) -> tuple[int, ...]:
+    field = next(name for name in INPUTS if getattr(request, name) is not None)
+    with _refusing(field, info, bounds):
+        prompt = tuple(text.encode(request, most))
+    if len(prompt) > most:
+        raise _too_long(field, f"{len(prompt)} tokens", info, bounds)
+    return prompt
+
+
+@contextlib.contextmanager
+def _refusing(field: str, info: EngineInfo, bounds: JobBounds) -> Iterator[None]:
+    try:
+        yield
+    except TooLong as error:
+        if error.problem:
+            raise InvalidRequest(field, error.size, error.problem) from None
+        raise _too_long(field, error.size, info, bounds) from None
+
+
+def _too_long(field: str, size: str, info: EngineInfo, bounds: JobBounds) -> InvalidRequest:
+    held = min(info.context_length, info.token_capacity)
+    problem = f"{info.model} holds {held} tokens here, input and output together; shorten it"
+    if bounds.prompt_tokens and bounds.prompt_tokens < held:
+        problem = (
+            f"this worker takes inputs of {bounds.prompt_tokens} tokens (its MILLSTREAM_MAX_PROMPT_TOKENS); "
+            "shorten it"
+        )
+    return InvalidRequest(field, size, problem)
+
+
+def _check_result(asked: SamplingParams, bounds: JobBounds) -> None:
+    """Refuse a request whose result cannot fit even if every token is the shortest."""
+    if asked.max_tokens is None:  # its length is unknown: it is checked while it grows
+        return
+    a_token = 1 + (encoding.least_logprob_bytes(asked.top_logprobs) if asked.logprobs else 0)
+    least = asked.n * asked.max_tokens * a_token
+    if least > bounds.result_bytes:
+        raise InvalidRequest(
+            "sampling.max_tokens",
+            asked.max_tokens,
+            f"a result of {asked.n} x {asked.max_tokens} tokens, each of at least {a_token} bytes, may take "
+            f"{least} bytes and a result may take {bounds.result_bytes}; ask for fewer tokens, choices or "
+            "top_logprobs, or raise the worker's MILLSTREAM_MAX_RESULT_BYTES",
+        )
+
+
+def _max_tokens(request: Request, prompt_tokens: int, info: EngineInfo, bounds: JobBounds) -> int:
+    """Output tokens per choice: with the prompt they have to fit into the model's context and the KV pool."""
+    limit = min(info.context_length, info.token_capacity)
+    asked = request.sampling.max_tokens
+    if asked is not None and prompt_tokens + asked > limit:
+        raise InvalidRequest(
+            "sampling.max_tokens",
+            asked,
+            f"with an input of {prompt_tokens} tokens {info.model} has room for {limit - prompt_tokens} "
+            "here; ask for fewer, or leave max_tokens out",
+        )
+    bound = bounds.output_tokens or limit
+    if asked is not None and asked > bound:
+        raise InvalidRequest(
+            "sampling.max_tokens",
+            asked,
+            f"this worker gives {bound} tokens (its MILLSTREAM_MAX_OUTPUT_TOKENS); ask for fewer, or leave "
+            "max_tokens out",
+        )
+    choices = request.sampling.n
+    most = (_MOST_JOB_TOKENS - prompt_tokens) // choices
+    if (asked or 0) > most:
+        raise InvalidRequest(
+            "sampling.max_tokens",
+            asked,
+            f"{choices} choices with their input may have {_MOST_JOB_TOKENS} tokens together, {most} each; "
+            "ask for fewer tokens or choices",
+        )
+    return asked or min(limit - prompt_tokens, bound, most)
+
+
+def _check_ids(request: Request, info: EngineInfo) -> None:
+    for field, ids in (
+        ("sampling.logit_bias", request.sampling.logit_bias),
+        ("sampling.stop_token_ids", request.sampling.stop_token_ids),
+    ):
+        beyond = [token_id for token_id in ids if token_id >= info.vocab_size]
+        if beyond:
+            raise InvalidRequest(
+                field, beyond[0], f"is beyond the vocabulary of {info.vocab_size} tokens; use ids below it"
+            )
