@@ -85,11 +85,12 @@ def environment_of(service: str, replaced: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_roles(services: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """`docker compose -f compose.yaml -f ops/deploy/compose.acl.yaml`: lists of mounts and environments are joined,
-    all else is replaced."""
-    over: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "ops" / "compose.acl.yaml").read_text())[
-        "services"
-    ]
+    """As with `-f compose.yaml -f ops/deploy/compose.acl.yaml`: lists of mounts and environments are joined,
+    all else is replaced.
+    """
+    over: dict[str, dict[str, Any]] = yaml.safe_load(
+        (ROOT / "ops" / "deploy" / "compose.acl.yaml").read_text()
+    )["services"]
     merged = {name: dict(service) for name, service in services.items()}
     for name, changed in over.items():
         for key, value in changed.items():
@@ -132,7 +133,7 @@ def test_the_stack_works(stack: dict[str, dict[str, Any]], tmp_path: Path) -> No
         **{f"${{{variable(role)}:?set it in .env}}": word for role, word in passwords.items()},
         "valkey-server": str(binary("valkey")),
         "valkey-cli": cli,
-        "/etc/millstream/redis.conf": str(ROOT / "ops" / "redis.conf"),
+        "/etc/millstream/redis.conf": str(ROOT / "ops" / "deploy" / "redis.conf"),
         "/etc/millstream/users.acl": str(tmp_path / "users.acl"),
         "@redis:6379": f"@127.0.0.1:{port}",
         "redis://redis:6379": f"redis://127.0.0.1:{port}",
@@ -187,8 +188,8 @@ def try_gateway(stack: dict[str, dict[str, Any]], replaced: dict[str, str], pass
             assert [one.id for one in client.models.list()] == ["default"]
 
 
-def test_each_service_of_the_stack_with_roles_is_one_of_the_stack() -> None:
-    over = yaml.safe_load((ROOT / "ops" / "compose.acl.yaml").read_text())["services"]
+def test_the_acl_compose_file_has_the_same_services_as_the_stack() -> None:
+    over = yaml.safe_load((ROOT / "ops" / "deploy" / "compose.acl.yaml").read_text())["services"]
     assert set(over) == set(SERVICES)
 
 
@@ -202,7 +203,7 @@ def test_a_worker_has_time_to_drain_and_settings_that_there_are(service: str) ->
     assert {name.removeprefix(PREFIX).lower() for name in environment} <= set(Settings.model_fields)
 
 
-def test_the_gpu_profile_reserves_a_gpu_and_everything_else_has_a_profile() -> None:
+def test_profiles_start_the_right_services_and_reserve_a_gpu() -> None:
     devices = SERVICES["worker-gpu"]["deploy"]["resources"]["reservations"]["devices"]
     assert devices[0]["capabilities"] == ["gpu"]
     profiles = {name: service.get("profiles") for name, service in SERVICES.items()}

@@ -1,13 +1,16 @@
 """Rules that no linter knows: nothing that executes on load, no remote model code, lean imports, constructors
-with few parameters.
+with few parameters, names and docstrings that say what they mean, nothing that nobody calls.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*ROOT.glob("producer/**/*.py"), *ROOT.glob("worker/**/*.py"), *ROOT.glob("ops/**/*.py")])
@@ -118,3 +121,69 @@ def test_constructors_take_few_parameters() -> None:
     counts = {name: n for path in front for name, n in constructors(ast.parse(path.read_text())).items()}
     assert len(counts) > 50
     assert {name: count for name, count in counts.items() if count > MOST_PARAMETERS} == {}
+
+
+PRODUCT = [path for path in SOURCES if "ops" not in path.relative_to(ROOT).parts]
+NOUNS = {"Timing", "QuantizedEmbedding", "Ranking", "Masking", "Sighting"}  # in -ing, of things
+LONGEST_TEST_NAME = 60
+
+
+def gerunds(tree: ast.AST) -> list[str]:
+    """Classes that are named by what they do."""
+    classes = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    return [name for name in classes if name.endswith("ing") and name not in NOUNS]
+
+
+def riddles(tree: ast.AST) -> list[str]:
+    """Docstrings that begin with a word behind which there is no sentence."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    texts = [ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, documented)]
+    return [text[:60] for text in texts if text.split(" ")[0] in ("What", "Whether", "Of")]
+
+
+def uncalled(trees: list[ast.Module]) -> set[str]:
+    """Private functions that nothing names. What a decorator registers is called by others."""
+    defined: set[str] = set()
+    used: set[str] = set()
+    for tree in trees:
+        for node in ast.walk(tree):
+            match node:
+                case (
+                    ast.FunctionDef(name=name, decorator_list=[])
+                    | ast.AsyncFunctionDef(name=name, decorator_list=[])
+                ):
+                    defined |= {name} if name.startswith("_") and not name.startswith("__") else set()
+                case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name):
+                    used.add(name)
+    return defined - used
+
+
+def long_names(source: str) -> list[str]:
+    names = re.findall(r"^ *(?:async )?def (test_\w+)", source, re.MULTILINE)
+    return [name for name in names if len(name) > LONGEST_TEST_NAME]
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[str, ast.Module]:
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in PRODUCT}
+
+
+def test_names_and_docstrings_say_what_they_mean(trees: dict[str, ast.Module]) -> None:
+    found = {path: gerunds(tree) + riddles(tree) for path, tree in trees.items()}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+def test_every_private_function_is_called(trees: dict[str, ast.Module]) -> None:
+    assert uncalled(list(trees.values())) == set()
+
+
+def test_names_of_tests_are_short() -> None:
+    found = {path.name: long_names(path.read_text("utf-8")) for path in (ROOT / "tests").rglob("*.py")}
+    assert {name: long for name, long in found.items() if long} == {}
+
+
+def test_these_rules_find_what_they_forbid() -> None:
+    assert gerunds(ast.parse("class Reading: pass")) == ["Reading"]
+    assert riddles(ast.parse('def f():\n    """Whether it is."""')) == ["Whether it is."]
+    assert uncalled([ast.parse("def _f(): pass\ndef _g(): pass\n_g()")]) == {"_f"}
+    assert long_names(f"def test_{'a' * LONGEST_TEST_NAME}(): pass")

@@ -69,9 +69,7 @@ def reachable(start: str, edges: dict[str, set[str]]) -> set[str]:
 
 
 def folder_imports() -> dict[str, set[str]]:
-    """Each folder with those that its files import. The files of a package's own folder stand above and below
-    all others: each counts as a folder, but for the package's face and command.
-    """
+    """Each folder with those that its files import, but for the package's face and command."""
     modules = sources()
     found: dict[str, set[str]] = defaultdict(set)
     for name, file in modules.items():
@@ -104,9 +102,9 @@ def longest(target: str, modules: dict[str, Path]) -> str | None:
 
 
 def folder_of(module: str, modules: dict[str, Path]) -> str:
-    """Of a file that lies in the package's own folder: the file."""
+    """The file itself, if its folder has others in it: it may stand above some of them and below others."""
     file = modules[module]
-    if file.stem == "__init__" or file.parent in PACKAGES:
+    if file.stem == "__init__" or any(file.parent.glob("*/__init__.py")):
         return module
     return module.rpartition(".")[0]
 

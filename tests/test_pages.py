@@ -16,7 +16,7 @@ from millstream.cli.app import app
 from millstream_worker.settings import PREFIX, Settings, load
 
 OPS = ROOT / "ops"
-PAGES = sorted([ROOT / "README.md", *OPS.glob("*.md"), *OPS.glob("bench/**/*.md")], key=str)
+PAGES = sorted([ROOT / "README.md", *OPS.glob("pages/*.md"), *OPS.glob("bench/**/*.md")], key=str)
 FIRST = (
     "model", "redis_url", "queue", "kv_memory", "max_context", "max_rows", "device", "dtype", "threads",
     "grace_s", "result_ttl_s", "metrics_port",
@@ -46,7 +46,7 @@ def tables() -> dict[str, str]:
 
 @pytest.mark.parametrize("name", ["first", "advanced"])
 def test_every_setting_stands_on_its_page(name: str) -> None:
-    page = (OPS / "settings.md").read_text("utf-8")
+    page = (OPS / "pages" / "settings.md").read_text("utf-8")
     found = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", page, re.DOTALL)
     assert found is not None
     assert found[1] == tables()[name]
@@ -64,7 +64,7 @@ def options() -> str:
 
 
 def test_every_option_of_the_gateway_stands_on_its_page() -> None:
-    page = (OPS / "gateway.md").read_text("utf-8")
+    page = (OPS / "pages" / "gateway.md").read_text("utf-8")
     found = re.search(r"<!-- options -->\n(.*?)\n<!-- /options -->", page, re.DOTALL)
     assert found is not None
     assert found[1] == options()
@@ -93,13 +93,13 @@ def test_commands_have_the_options_that_the_pages_give_them(name: str) -> None:
 
 @pytest.mark.parametrize(("page", "least"), [("promises.md", 10), ("weights.md", 6)])
 def test_every_promise_and_format_names_tests_that_exist(page: str, least: int) -> None:
-    named = re.findall(r"`(tests/[a-z_/.0-9]+)`", (OPS / page).read_text("utf-8"))
+    named = re.findall(r"`(tests/[a-z_/.0-9]+)`", (OPS / "pages" / page).read_text("utf-8"))
     assert len(named) > least
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_every_path_and_class_of_the_architecture_page_is_there() -> None:
-    code = re.findall(r"`([^`\n]+)`", (OPS / "architecture.md").read_text("utf-8"))
+    code = re.findall(r"`([^`\n]+)`", (OPS / "pages" / "architecture.md").read_text("utf-8"))
     paths = [text for text in code if re.fullmatch(r"[\w./-]+(/|\.(py|lua|cpp|h|md))", text)]
     names = [text for text in code if re.fullmatch(r"[A-Z][a-z]\w+(\.\w+)?", text)]
     assert len(paths) > 20

@@ -32,7 +32,7 @@ def test_whoever_develops_installs_what_images_do() -> None:
     [own] = [need for need in project["optional-dependencies"]["dev"] if need.startswith("millstream[")]
     installed = set(own.removeprefix("millstream[").rstrip("]").split(","))
     for image in ("worker", "producer"):
-        assert set(extras(f"ops/{image}.Dockerfile").split(",")) <= installed
+        assert set(extras(f"ops/deploy/{image}.Dockerfile").split(",")) <= installed
 
 
 @pytest.mark.slow

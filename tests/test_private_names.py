@@ -70,7 +70,7 @@ def is_private(part: str) -> bool:
     return part.startswith("_") and not part.startswith("__")
 
 
-def test_the_worker_uses_these_private_names_of_torch_and_no_others() -> None:
+def test_the_worker_uses_only_the_listed_private_names_of_torch() -> None:
     assert {file: set(names) for file, names in private_names().items()} == ALLOWED
 
 

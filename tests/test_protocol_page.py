@@ -15,7 +15,7 @@ from millstream.wire.messages.choices import Delta
 from millstream.wire.messages.job_messages import Request, Result
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "ops" / "protocol.md").read_text("utf-8")
+PAGE = (ROOT / "ops" / "pages" / "protocol.md").read_text("utf-8")
 SCHEMA = Request.model_json_schema()
 KINDS = {"integer": "whole number", "object": "map", "array": "list", "boolean": "true or false"}
 

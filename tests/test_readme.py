@@ -15,7 +15,7 @@ from support.servers.servers import Server
 from support.workers.counting_worker import counted, model_name, serving, write_tokenizer
 
 README = ROOT / "README.md"
-WITH_EXAMPLES = (README, ROOT / "ops" / "client.md")
+WITH_EXAMPLES = (README, ROOT / "ops" / "pages" / "client.md")
 SERVER = "redis://127.0.0.1:6379/0"  # in the examples
 GATEWAY = "http://127.0.0.1:8000"
 

@@ -26,7 +26,7 @@ TERMINAL = ("completed", "failed", "cancelled", "expired")
 def script(name: str, seen: set[str]) -> str:
     """A Lua file with the parts that it includes, each once, and without comment lines."""
     lines = []
-    for line in (LUA / f"{name}.lua").read_text("utf-8").splitlines():
+    for line in next(LUA.rglob(f"{name}.lua")).read_text("utf-8").splitlines():
         if line.startswith("-- include:"):
             for part in line.removeprefix("-- include:").split(","):
                 if (path := f"parts/{part.strip()}") not in seen:

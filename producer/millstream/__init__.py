@@ -117,16 +117,24 @@ __all__ = [
     "Unavailable",
     "Usage",
     "WorkerStatus",
+    "run_batch",
+    "run_batch_blocking",
 ]
 
 if typing.TYPE_CHECKING:
+    from millstream.batch.run_batch import run_batch, run_batch_blocking
+
     __version__: str
 else:
 
-    def __getattr__(name: str) -> str:
-        """`__version__`, read on access: the metadata's reader is slow to import."""
-        if name != "__version__":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from millstream.version import version
+    def __getattr__(name: str) -> typing.Any:
+        """Imports on access what most programs do not need: batch runs, and the reader of the version."""
+        if name == "__version__":
+            from millstream.version import version
 
-        return version()
+            return version()
+        if name in ("run_batch", "run_batch_blocking"):
+            from millstream.batch import run_batch
+
+            return getattr(run_batch, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

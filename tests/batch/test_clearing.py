@@ -28,9 +28,7 @@ def lines(count: int) -> Sequence[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("keep", [False, True])
-async def test_answers_and_failures_are_forgotten_unless_they_are_to_be_kept(
-    place: BatchFiles, keep: bool
-) -> None:
+async def test_answers_and_failures_are_forgotten_unless_kept(place: BatchFiles, keep: bool) -> None:
     with answering(place.server.url):
         summary = await place.run(RunOptions(keep_results=keep))
     assert (summary.completed, summary.failed) == (34, 6)
@@ -78,9 +76,7 @@ async def test_rows_are_on_disk_before_their_jobs_are_forgotten(place: BatchFile
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_wherever_a_run_is_cut_off_nothing_is_lost_or_computed_twice(
-    place: BatchFiles, seed: int
-) -> None:
+async def test_a_run_cut_off_anywhere_loses_and_repeats_nothing(place: BatchFiles, seed: int) -> None:
     at = random.Random(seed)
     cut = asyncio.Event()
 

@@ -145,7 +145,7 @@ def test_a_run_that_is_killed_in_the_middle_of_a_leader_goes_on(place: BatchFile
     assert place.states() == {}
 
 
-async def test_a_run_that_dies_while_its_followers_get_their_rows_goes_on(place: BatchFiles) -> None:
+async def test_a_run_that_dies_while_followers_get_rows_goes_on(place: BatchFiles) -> None:
     class Full(Journal):
         rows_left = 4
 

@@ -139,7 +139,7 @@ def test_a_run_file_that_names_no_file_as_its_owner_is_refused(name: object, out
 
 
 @pytest.mark.parametrize("name", ["results.errors.jsonl", "results.run.jsonl"])
-def test_a_file_beside_a_new_output_that_is_not_ours_is_left_alone(out: Path, name: str) -> None:
+def test_a_foreign_file_beside_a_new_output_is_left_alone(out: Path, name: str) -> None:
     other = out.with_name(name)
     other.write_text('{"custom_id": "mine", "errors": 0}\n')
     assert_refused(out, "line 1 is no row of a batch run")
@@ -235,7 +235,7 @@ def test_only_a_run_that_is_there_is_taken_up(out: Path) -> None:
     assert not out.exists()
 
 
-def test_a_retry_makes_new_jobs_of_what_failed_and_of_nothing_else(out: Path) -> None:
+def test_a_retry_makes_new_jobs_only_of_what_failed(out: Path) -> None:
     digests = {name: name * 32 for name in "abc"}
     rows = {name: {"id": row_id(digest)} for name, digest in digests.items()}
     with Journal(out) as journal:
@@ -287,9 +287,7 @@ def test_a_retry_takes_up_nothing_that_has_its_answer(out: Path) -> None:
         assert journal.has_id("a")
 
 
-def test_that_a_line_is_tried_anew_is_on_disk_before_its_row_is_gone(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_retry_is_on_disk_before_its_old_row_is_removed(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Journal(out) as journal:
         journal.write((), [failure("b", 2) | {"id": row_id("b" * 32)}])
         synced: list[str] = []
@@ -319,7 +317,7 @@ def test_a_file_system_that_syncs_files_and_no_folders_will_do(
                 journal.sync()
 
 
-def test_an_answer_is_found_at_its_place_as_long_as_it_stands_there(out: Path) -> None:
+def test_an_answer_is_found_at_its_place_while_it_stands_there(out: Path) -> None:
     rows = [answer(name) for name in ("a", "ö" * 50_000, "c")]
     with Journal(out) as journal:
         places = [journal.write([row], [failure("f", 1)]) for row in rows]

@@ -93,7 +93,7 @@ async def test_an_old_answer_is_computed_anew_and_not_for_ever(
         await watch.admits(client, by(OLD), again=False)
 
 
-async def test_a_server_that_is_away_and_a_worker_of_its_own_are_not_compared(
+async def test_an_absent_server_or_an_embedded_worker_is_not_compared(
     tmp_path: Path, journal: Journal
 ) -> None:
     async with AsyncClient(f"redis://127.0.0.1:{free_port()}") as client:

@@ -13,13 +13,13 @@ from millstream.batch.rows.output_rows import (
     refusal_row,
 )
 from millstream.errors import Conflict, InvalidRequest, JobCancelled, JobExpired, JobFailed, NotFound
-from millstream.openai.request_body import BatchEndpoint
+from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.wire.messages.choices import Choice, TokenLogprob, TopLogprob
 from millstream.wire.messages.job_messages import ErrorInfo, Request, Result, State, Timing, Usage
 from millstream.wire.messages.tools import FunctionCall, ToolCall
 
-ROW = BatchLine(7, "doc-1", BatchEndpoint.COMPLETIONS, "default", "d1", Request(prompt="x"), None, ())
-CHAT = BatchLine(7, "doc-1", BatchEndpoint.CHAT, "default", "d1", Request(prompt="x"), None, ())
+ROW = BatchLine(7, "doc-1", ApiEndpoint.COMPLETIONS, "default", "d1", Request(prompt="x"), None, ())
+CHAT = BatchLine(7, "doc-1", ApiEndpoint.CHAT, "default", "d1", Request(prompt="x"), None, ())
 LOGPROBS = (
     TokenLogprob(token_id=5, token="é", logprob=-0.5, top=(TopLogprob(token_id=5, token="é", logprob=-0.5),)),
     TokenLogprob(token_id=6, token="\ufffd", logprob=-1.0),
@@ -133,7 +133,7 @@ def test_lines_that_were_never_submitted_have_no_response() -> None:
     assert refusal_row(ROW, Conflict("0-abc"))["error"]["code"] == "conflict"
 
 
-def test_an_answer_that_was_cut_is_an_error_row_with_all_its_choices() -> None:
+def test_a_truncated_answer_is_an_error_row_with_all_choices() -> None:
     whole = Choice(index=0, text="{}", finish_reason="stop", complete=True)
     cut = Choice(index=1, text="{", finish_reason="length", complete=False)
     result = RESULT.model_copy(update={"choices": (whole, cut)})

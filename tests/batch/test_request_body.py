@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from millstream.errors import InvalidRequest
-from millstream.openai.request_body import BatchEndpoint, read_body
+from millstream.openai.api_endpoint import ApiEndpoint
+from millstream.openai.request_body import read_body
 from millstream.openai.unsupported_field import UnsupportedField
 from millstream.wire.keys import Lane
 from millstream.wire.messages.job_messages import ChatMessage
@@ -18,11 +19,11 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 def completion(**body: Any) -> Any:
-    return read_body(BatchEndpoint.COMPLETIONS, {"prompt": "hello"} | body, lane=Lane.BATCH, tenant="")
+    return read_body(ApiEndpoint.COMPLETIONS, {"prompt": "hello"} | body, lane=Lane.BATCH, tenant="")
 
 
 def chat(**body: Any) -> Any:
-    return read_body(BatchEndpoint.CHAT, {"messages": HELLO} | body, lane=Lane.BATCH, tenant="")
+    return read_body(ApiEndpoint.CHAT, {"messages": HELLO} | body, lane=Lane.BATCH, tenant="")
 
 
 def sampling(body: Any) -> dict[str, Any]:
@@ -100,7 +101,7 @@ def test_values_for_the_chat_template_go_along() -> None:
 
 def test_lane_tenant_and_metadata_go_along() -> None:
     body = read_body(
-        BatchEndpoint.COMPLETIONS, {"prompt": "x", "metadata": {"a": "b"}}, lane=Lane.INTERACTIVE, tenant="t"
+        ApiEndpoint.COMPLETIONS, {"prompt": "x", "metadata": {"a": "b"}}, lane=Lane.INTERACTIVE, tenant="t"
     )
     assert body.request.lane is Lane.INTERACTIVE
     assert body.request.tenant == "t"

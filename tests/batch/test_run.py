@@ -120,7 +120,7 @@ async def test_no_more_bytes_than_the_window_has_are_under_way(place: BatchFiles
     await assert_under_way(place, 3, 9, RunOptions(window_bytes=10_000))
 
 
-async def test_a_slow_job_does_not_keep_the_rows_of_its_chunk_in_memory(place: BatchFiles) -> None:
+async def test_a_slow_job_does_not_keep_its_chunk_in_memory(place: BatchFiles) -> None:
     place.write(*(completion(f"chunk-{i}") for i in range(50)))
     with answering(place.server.url) as worker:
         worker.after = 49
@@ -240,7 +240,7 @@ async def test_a_server_that_takes_nothing_more_is_given_up_in_time(place: Batch
     assert submits.calls == 2
 
 
-async def test_a_full_queue_does_not_use_up_the_patience_with_a_silent_server(place: BatchFiles) -> None:
+async def test_a_full_queue_uses_no_patience_for_a_silent_server(place: BatchFiles) -> None:
     begun, away = time.monotonic(), iter([Unavailable("away")])
 
     def plan(_: int) -> Exception | None:
@@ -268,7 +268,7 @@ async def test_each_queue_has_one_client(place: BatchFiles) -> None:
     assert made == ["default"]
 
 
-async def test_an_earlier_job_that_another_model_has_answered_is_computed_anew(place: BatchFiles) -> None:
+async def test_an_earlier_job_answered_by_another_model_is_redone(place: BatchFiles) -> None:
     """By a run that is to redo what has changed: it would stop at this answer whenever it is started."""
     old, new = ModelIdentity("old", "0" * 32), ModelIdentity("new", "1" * 32)
     place.write(line := completion("a", "one"))

@@ -309,7 +309,7 @@ def test_the_model_of_a_queue_has_been_replaced(place: Place) -> None:
     assert place.rows() == ([], [4, 5, 6])
 
 
-def test_only_lines_of_a_queue_whose_model_was_replaced_are_computed_anew(tmp_path: Path) -> None:
+def test_only_lines_of_a_replaced_model_are_computed_anew(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in", [completion("a"), completion("b", model="large"), completion("c")])
     with Journal(tmp_path / "out") as journal:
         for number, data in enumerate(source.read_bytes().splitlines()[:2], 1):

@@ -23,7 +23,7 @@ def test_percentiles_are_values_that_occurred() -> None:
     assert percentiles([None]) == ()
 
 
-def test_a_tape_keeps_the_first_and_the_last_moment_of_each_request() -> None:
+def test_a_recorder_keeps_the_first_and_last_time_per_request() -> None:
     recorder = TokenRecorder(2, now=10.0)
     recorder.record(0, 10.5)
     recorder.record(1, 11.0, tokens=2)
@@ -47,7 +47,7 @@ def test_a_run_with_other_lengths_is_none(expected: list[int]) -> None:
 MIB = 2**20
 
 
-def test_a_peak_is_seen_after_it_is_over_and_forgotten_by_a_reset() -> None:
+def test_a_memory_peak_is_seen_later_and_cleared_by_a_reset() -> None:
     reset_peak()
     before = peak_bytes()
     block = b"x" * (96 * MIB)

@@ -66,7 +66,7 @@ async def judge(arena: Arena) -> list[Violation]:
 async def nothing_left(arena: Arena) -> list[Violation]:
     """The load is over and the workers are gone."""
     lines = [line for shard in arena.shards for line in await leftovers(arena.admin, shard)]
-    stay = {QueueKeys(arena.queue).meta, *(key for shard in arena.shards for key in shard.lasting)}
+    stay = {QueueKeys(arena.queue).meta, *(key for shard in arena.shards for key in shard.kept_keys)}
     for node in await arena.nodes():
         lasting = [key.decode() async for key in node.scan_iter() if await node.ttl(key) == -1]
         lines += [f"{key} stays for ever" for key in lasting if key not in stay and not key.startswith(FILES)]

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+from millstream.gateway.redis.gateway_scripts import GATEWAY
 from millstream.wire.calls import scripts
+from millstream.wire.calls.scripts import PROTOCOL
 
 
 class Stale(Exception):
@@ -23,7 +25,7 @@ class Stale(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LuaEdit:
-    """Of one file of `millstream/wire/lua`, for this process."""
+    """Of one Lua file, named without its folder unless it is a part, for this process."""
 
     path: str
     before: str
@@ -37,7 +39,7 @@ class LuaEdit:
         def expand_edited(folder: Any, path: str, seen: set[str]) -> str:
             nonlocal edits
             source = expand(folder, path, seen)
-            if path == self.path:
+            if path == self.path or path.endswith(f"/{self.path}"):
                 edits += 1
                 return _replaced(source, self.before, self.after, path)
             return source
@@ -45,12 +47,17 @@ class LuaEdit:
         scripts._expand = expand_edited
         scripts.script.cache_clear()
         try:
-            scripts.script(self.user)
+            _ = self.script
             assert edits, f"{self.user} does not include {self.path}"
             yield
         finally:
             scripts._expand = expand
             scripts.script.cache_clear()
+
+    @property
+    def script(self) -> scripts.Script:
+        package = next(one for one in (PROTOCOL, GATEWAY) if self.user in scripts.script_paths(one))
+        return scripts.script(self.user, package)
 
     @property
     def user(self) -> str:

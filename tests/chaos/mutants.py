@@ -144,13 +144,13 @@ _ALL = (
     _mutant(
         "blame in company",
         "the rule that only who dies alone is to blame",
-        (f"{WORKER}engine_link.blame:Blame._charge",
+        (f"{WORKER}engine_link.death_charges:Blame._charge",
          "if self._queue.isolated is job and self._queue.engine_proved:", "if True:"),
     ),
     _mutant(
         "no net",
         "the net around the reading of messages",
-        (f"{WORKER}intake.preparer:JobPreparer.prepare", "with self.net.around(job):", "if True:"),
+        (f"{WORKER}intake.job_preparer:JobPreparer.prepare", "with self.net.around(job):", "if True:"),
     ),
     _mutant(
         "look in the lane alone",
@@ -175,7 +175,7 @@ _ALL = (
     _mutant(
         "drafts unverified",
         "the comparison of draft tokens with what the model samples",
-        (f"{BRAIN}speculation.verification:_counting",
+        (f"{BRAIN}speculation.verification:_counted",
          "counting[index] and tokens[index] == follows[index]", "counting[index]"),
         engines=True,
     ),
@@ -200,16 +200,16 @@ _ALL = (
     _mutant(
         "part is a file",
         "the difference between a form that ends and a client that goes",
-        (f"{DOOR}filing.multipart_body:multipart_parts",
-         "raise ClientGone from None\n    if not pushed.ended:", "return\n    if False:"),
+        (f"{DOOR}files.routes.multipart_body:multipart_parts",
+         "raise ClientDisconnected from None\n    if not pushed.ended:", "return\n    if False:"),
         gateways=True,
     ),
     _mutant(
         "file unconfirmed",
         "the wait until the server has a file's record",
-        (f"{DOOR}filing.file_routes:FileRoutes._add",
-         "outcome, id = await self.services.files.add(record, once)\n    if outcome is OnceOutcome.NEW:",
-         "__import__('asyncio').ensure_future(self.services.files.add(record, once))\n    if True:"),
+        (f"{DOOR}files.routes.file_routes:FileRoutes._add",
+         "outcome, id = await self.gateway.files.add(record, once)\n    if outcome is OnceOutcome.NEW:",
+         "__import__('asyncio').ensure_future(self.gateway.files.add(record, once))\n    if True:"),
         gateways=True,
     ),
     _mutant(
@@ -221,20 +221,21 @@ _ALL = (
     _mutant(
         "no sweep",
         "the sweep of objects without a file, and of unfinished ones",
-        (f"{DOOR}files.orphans:Orphans.sweep",
+        (f"{DOOR}files.store.orphans:Orphans.sweep",
          "await self._delete(batch) + await self._store.delete_unfinished(age_s)", "0"),
         clients=True,
     ),
     _mutant(
         "key unread",
         "the look at the Idempotency-Key",
-        (f"{DOOR}identity.posts:Posts.begin", "if own := once_of(tenant, headers):", "if False:"),
+        (f"{DOOR}auth.idempotency:Idempotency.begin",
+         "if own := idempotency_digest(tenant, headers):", "if False:"),
         gateways=True,
     ),
     _mutant(
         "an end for every stream",
         "the difference between a stream that ends and one that is cut off",
-        (f"{DOOR}generating.answering:StreamedAnswer.give",
+        (f"{DOOR}completions.responders:StreamResponder.respond",
          "except (MillstreamError, ApiError) as error:",
          "except BaseException as error:\n"
          "        if stream.begun:\n            return await stream.end(DONE)"),
@@ -243,8 +244,9 @@ _ALL = (
     _mutant(
         "joined without a job",
         "the submit of a repeated request, whose first gateway may have died before its own",
-        (f"{DOOR}generating.generation:GenerationEndpoint._submit",
-         "client = self", "if post.joined:\n        return f'0-{post.own_id}'\n    client = self"),
+        (f"{DOOR}completions.completion_job:CompletionJob._submit",
+         "kept = request",
+         "if self._post.joined:\n        return f'0-{self._post.own_id}'\n    kept = request"),
         gateways=True,
     ),
 )  # fmt: skip

@@ -69,8 +69,7 @@ def test_a_mutant_applies_to_the_product_as_it_is(mutant: Mutant) -> None:
 def _product(mutant: Mutant) -> list[Any]:
     """What runs, of all that the mutant edits."""
     return [
-        scripts.script(edit.user).source if isinstance(edit, LuaEdit) else edit.find().__code__
-        for edit in mutant.edits
+        edit.script.source if isinstance(edit, LuaEdit) else edit.find().__code__ for edit in mutant.edits
     ]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.batch_files import BatchFiles, answers_of, documents
 from support.commands import assert_refused, invoke, on_terminal, process
-from support.workers.answering_worker import Answering, answering, completion, read_rows
+from support.workers.answering_worker import Responder, answering, completion, read_rows
 
 from millstream import Client
 from millstream.batch.files.journal import Journal
@@ -27,7 +27,7 @@ def killed(command: tuple[object, ...], notes: Path, size: int) -> None:
         running.kill()
 
 
-def kill_when_submitted(batch: BatchFiles, worker: Answering) -> None:
+def kill_when_submitted(batch: BatchFiles, worker: Responder) -> None:
     """Of a run of 20 lines none is answered."""
     batch.write(*LINES[:20])
     worker.gate.clear()

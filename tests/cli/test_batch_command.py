@@ -15,7 +15,7 @@ from support.screen import screen
 from support.servers.servers import free_port
 from support.workers.answering_worker import answering, completion, read_rows, write_lines
 
-PAGE = (Path(__file__).parents[2] / "ops" / "batch.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "ops" / "pages" / "batch.md").read_text("utf-8")
 
 
 def nowhere() -> str:
@@ -38,7 +38,7 @@ def test_a_run_and_its_summary(batch: BatchFiles) -> None:
     assert "unknown fields were ignored, in so many lines: tempo (1)" in done.stderr
 
 
-def test_equal_lines_are_computed_once_unless_that_is_switched_off(batch: BatchFiles) -> None:
+def test_equal_lines_are_computed_once_unless_switched_off(batch: BatchFiles) -> None:
     batch.write(*(completion(f"{i}", temperature=0) for i in range(5)))
     with answering(batch.server.url) as worker:
         once = invoke(*batch.command)
@@ -69,7 +69,7 @@ def test_json_for_programs_and_strict(batch: BatchFiles) -> None:
     assert json.loads(retried.stdout)["completed"] == 1
 
 
-def test_a_run_in_which_nothing_succeeds_says_why_and_so_does_the_next(batch: BatchFiles) -> None:
+def test_a_run_without_any_success_says_why_each_time(batch: BatchFiles) -> None:
     lines = [completion(f"n{i}", n=0) for i in range(3)] + [completion(f"f{i}", "fail") for i in range(2)]
     batch.write(*lines)
     with answering(batch.server.url):
@@ -87,7 +87,7 @@ def test_a_run_in_which_nothing_succeeds_says_why_and_so_does_the_next(batch: Ba
     assert mended.exit_code == 0
 
 
-def test_a_queue_that_was_never_used_is_told_before_anything_is_submitted(batch: BatchFiles) -> None:
+def test_an_unused_queue_is_named_before_anything_is_submitted(batch: BatchFiles) -> None:
     models = ["gpt-4o-mini", "gpt-4o-mini", "used", "default", "no name of a queue"]
     batch.write(*(completion(f"{i}", model=model) for i, model in enumerate(models)))
     with answering(batch.server.url, "used"), answering(batch.server.url) as worker:

@@ -20,9 +20,7 @@ from millstream.wire.keys import QueueKeys
 LINES = [completion(f"{i}", f"w{i}", max_tokens=3) for i in range(8)]
 
 
-def test_a_run_goes_on_with_another_model_only_where_that_is_asked_for(
-    batch: BatchFiles, tokenizer: Path
-) -> None:
+def test_a_run_goes_on_with_another_model_only_when_asked(batch: BatchFiles, tokenizer: Path) -> None:
     batch.write(*LINES[:4])
     with worker_thread(batch.server, model_name(tokenizer)):
         assert invoke(*batch.command).exit_code == 0

@@ -27,7 +27,7 @@ from millstream.batch.run.tally import Summary, Tally
 from millstream.cli.batch.batch_watch import jobs_before, watched
 from millstream.cli.display.batch_progress import SPARE, Shown, show_progress
 from millstream.cli.embedded.stack import Stack
-from millstream.client.session.run_while import beside
+from millstream.client.session.run_while import run_while
 from millstream.errors import MillstreamError
 from millstream.wire.keys import Lane, QueueKeys
 
@@ -74,7 +74,7 @@ def test_the_time_left_is_told_from_the_lines_of_this_run(
     assert shown(skipped=skipped, completed=completed, failed=failed, seconds=seconds).eta() == eta
 
 
-def test_jobs_before_the_first_of_the_run_are_shown_until_it_has_ended() -> None:
+def test_jobs_ahead_of_the_run_are_shown_until_its_first_result() -> None:
     waits, runs = shown(), shown(completed=1)
     waits.behind = runs.behind = 1_900
     assert "waiting behind 1,900 jobs" in waits.counts()
@@ -84,7 +84,7 @@ def test_jobs_before_the_first_of_the_run_are_shown_until_it_has_ended() -> None
 async def test_without_a_terminal_a_line_says_the_same(said: Said) -> None:
     line = "100 of 1,000 lines, 10 failed, 2,000 under way, 0:00:10, ETA 0:01:30, 10.0 rows"
     some = shown(completed=90, failed=10, seconds=10.0)
-    await beside(show_progress(some, line_every_s=0.0), until(lambda: line in said()))
+    await run_while(show_progress(some, line_every_s=0.0), until(lambda: line in said()))
 
 
 @pytest.mark.parametrize("width", [44, 80, 120])

@@ -126,7 +126,7 @@ def custom_ids(rows: bytes) -> list[str]:
 @pytest.mark.parametrize("ending", PACKINGS)
 def test_compressed_files(batch: BatchFiles, ending: str) -> None:
     named, out = batch.folder / f"named{ending}", batch.folder / f"out.jsonl{ending}"
-    compressed.pack(batch.source, named, compressed.Packing(ending))
+    compressed.pack(batch.source, named, compressed.FileCompression(ending))
     unnamed = named.rename(batch.folder / "whatever")
     command = ("batch", "run", unnamed, "-o", out, "--redis-url", batch.server.url)
     with answering(batch.server.url) as worker:

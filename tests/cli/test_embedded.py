@@ -247,9 +247,7 @@ def test_ctrl_c_stops_the_worker_and_the_server(run: EmbeddedRun) -> None:
 
 
 @pytest.mark.parametrize("victim", ["server", "worker", "command"])
-def test_a_process_of_the_command_that_dies_ends_the_run_which_goes_on_later(
-    run: EmbeddedRun, victim: str
-) -> None:
+def test_a_killed_process_ends_the_run_which_can_be_resumed(run: EmbeddedRun, victim: str) -> None:
     with run.started() as (running, note):
         assert note.worker is not None
         os.kill({"server": note.server, "worker": note.worker}.get(victim, running.pid), signal.SIGKILL)

@@ -26,7 +26,7 @@ class Work:
             self.ended = True
 
 
-def test_what_ends_the_work_is_not_broken_off_by_a_second_signal_at_once() -> None:
+def test_a_second_signal_does_not_interrupt_the_cleanup() -> None:
     work = Work()
     with pytest.raises(KeyboardInterrupt):
         run_async(work.run())

@@ -13,7 +13,7 @@ import pytest
 import redis
 from support.commands import assert_refused, invoke, process
 from support.servers.servers import Server, lasting_server
-from support.workers.answering_worker import CUT, Answering, answering
+from support.workers.answering_worker import CUT, Responder, answering
 from support.workers.hand_worker import register
 from typer.testing import CliRunner
 
@@ -24,13 +24,13 @@ from millstream.wire.keys import QueueKeys
 
 
 @pytest.fixture
-def worker(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Answering]:
+def worker(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Responder]:
     monkeypatch.setenv("MILLSTREAM_REDIS_URL", valkey.url)
     with answering(valkey.url) as worker:
         yield worker
 
 
-def test_submit_prints_an_id_by_which_the_result_is_found(worker: Answering) -> None:
+def test_submit_prints_an_id_by_which_the_result_is_found(worker: Responder) -> None:
     submitted = invoke("submit", "hello", "--max-tokens", 5, "--stop", "x", "--param", "top_p=0.5")
     assert submitted.exit_code == 0, submitted.output
     job_id = submitted.stdout.strip()
@@ -82,7 +82,7 @@ def test_what_a_stranger_wrote_does_not_command_the_terminal(valkey: Server) -> 
     assert "\\x1b]0;owned\\x07" in told
 
 
-def test_a_text_is_one_users_message(worker: Answering) -> None:
+def test_a_text_is_one_users_message(worker: Responder) -> None:
     thinking = ("--chat-template-kwargs", '{"enable_thinking": false}')
     done = invoke("submit", "-", "--system", "be brief", *thinking, "--wait", text="hello\n")
     assert (done.exit_code, done.stdout) == (0, "HELLO\n\n"), done.stderr
@@ -104,7 +104,7 @@ SCHEMA = '{\n  "type": "object", "properties": {"b": {}, "a": {}}\n}\n'
     ],
 )
 def test_the_format_of_an_answer(
-    worker: Answering, tmp_path: Path, options: tuple[str, ...], made: ResponseFormat
+    worker: Responder, tmp_path: Path, options: tuple[str, ...], made: ResponseFormat
 ) -> None:
     path = tmp_path / "schema.json"
     path.write_text(SCHEMA)
@@ -124,7 +124,7 @@ def test_an_answer_that_was_cut_gets_a_word(how: str) -> None:
     assert "the answer was cut before it was whole" in done.stderr
 
 
-def test_a_raw_text_is_continued(worker: Answering) -> None:
+def test_a_raw_text_is_continued(worker: Responder) -> None:
     assert invoke("submit", "hello", "--raw", "--wait").stdout == "HELLO\n"
     [request] = worker.requests.values()
     assert (request.prompt, request.messages, request.version) == ("hello", None, 1)
@@ -140,7 +140,7 @@ def test_an_empty_answer_gets_a_word(valkey: Server, monkeypatch: pytest.MonkeyP
             assert ("the model ended at once with no text" in done.stderr) is (not answer)
 
 
-def test_every_end_has_its_exit_code(worker: Answering) -> None:
+def test_every_end_has_its_exit_code(worker: Responder) -> None:
     assert invoke("submit", "please fail", "--wait").exit_code == 1
     assert invoke("submit", "please fail", "--stream").exit_code == 1
     for command in ("status", "result", "cancel", "stream"):
@@ -173,7 +173,7 @@ def test_errors_are_objects_for_programs() -> None:
     }
 
 
-def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(valkey: Server, worker: Answering) -> None:
+def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(valkey: Server, worker: Responder) -> None:
     worker.gate.clear()
     with process("submit", "hello", "--stream", "--id", "mine", MILLSTREAM_REDIS_URL=valkey.url) as running:
         assert running.stderr is not None
@@ -210,13 +210,13 @@ KWARGS = "--chat-template-kwargs"
     ],
 )
 def test_what_is_wrong_on_the_command_line_is_named(
-    worker: Answering, options: tuple[object, ...], says: str
+    worker: Responder, options: tuple[object, ...], says: str
 ) -> None:
     assert_refused(says, "submit", "hello", *options)
     assert not worker.requests
 
 
-def test_a_text_and_a_time_that_are_none_are_named(worker: Answering) -> None:
+def test_a_text_and_a_time_that_are_none_are_named(worker: Responder) -> None:
     for nothing in (("",), ("-",), ("", "--raw")):
         assert_refused("TEXT: is empty", "submit", *nothing, text="")
     latin = CliRunner().invoke(app, ["submit", "-"], input=b"caf\xe9")
@@ -237,7 +237,7 @@ def test_durability_is_reported() -> None:
     assert (told["created"], told["durability"], told["replicas"]) == (True, "none", 0)
 
 
-def test_whoever_waits_for_a_queue_that_nobody_serves_is_told(valkey: Server, worker: Answering) -> None:
+def test_whoever_waits_for_a_queue_that_nobody_serves_is_told(valkey: Server, worker: Responder) -> None:
     told = "no worker serves the queue 'default' now; the job waits until one does"
     job_id = invoke("submit", "x").stdout.strip()
     for command in (("submit", "x", "--wait"), ("submit", "x", "--stream")):
@@ -250,7 +250,7 @@ def test_whoever_waits_for_a_queue_that_nobody_serves_is_told(valkey: Server, wo
     assert told not in invoke("submit", "x", "--wait").stderr
 
 
-def test_a_damaged_heartbeat_keeps_nobody_from_the_answer(valkey: Server, worker: Answering) -> None:
+def test_a_damaged_heartbeat_keeps_nobody_from_the_answer(valkey: Server, worker: Responder) -> None:
     job_id = invoke("submit", "x").stdout.strip()
     register(valkey.port, QueueKeys("default").shard(0), max_rows="many")
     for command in (("submit", "x", "--wait"), ("submit", "x", "--stream"), ("result", job_id, "--wait")):

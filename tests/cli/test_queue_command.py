@@ -8,7 +8,7 @@ import signal
 import pytest
 from support.commands import invoke, process
 from support.servers.servers import Server
-from support.workers.answering_worker import Answering, answering
+from support.workers.answering_worker import Responder, answering
 
 from millstream import Client, LaneStatus, QueueStatus, WorkerStatus
 from millstream.cli.commands import queue_command
@@ -113,7 +113,7 @@ def test_what_is_there_is_shown_and_printed_for_programs(
 def test_watching_ends_with_ctrl_c(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLSTREAM_REDIS_URL", valkey.url)
     with answering(valkey.url) as worker:
-        assert isinstance(worker, Answering)
+        assert isinstance(worker, Responder)
         invoke("submit", "hello", "--wait")
         with process("queue", "--watch", "--json", MILLSTREAM_REDIS_URL=valkey.url) as running:
             assert running.stdout is not None

@@ -11,11 +11,14 @@ import pytest
 import millstream
 from millstream import errors
 
+LAZY = {"run_batch", "run_batch_blocking"}  # imported when they are first used
+
 
 def test_all_is_sorted_and_complete() -> None:
     public = [name for name, value in vars(millstream).items() if name[0] != "_" and not _module(value)]
     assert millstream.__all__ == sorted(millstream.__all__)
-    assert sorted(public) == millstream.__all__
+    assert sorted({*public, *LAZY}) == millstream.__all__
+    assert all(callable(getattr(millstream, name)) for name in LAZY)
 
 
 def _module(value: object) -> bool:

@@ -59,7 +59,7 @@ def test_tls_and_credentials_are_taken_over() -> None:
 
 
 @pytest.mark.parametrize("rest", ["?ssl_cert_reqs=x", "?db=", "/0?ssl_ca_certs=", "?ssl_x=1&ssl_y="])
-def test_a_url_that_was_pasted_twice_shows_neither_its_password_nor_its_length(rest: str) -> None:
+def test_a_url_pasted_twice_hides_its_password_and_length(rest: str) -> None:
     twice = f"rediss://:secret@host{rest}rediss://:secret@host{rest}{'9' * 5000}"
     with pytest.raises(InvalidRequest) as caught:
         Endpoint.of(twice)
@@ -225,7 +225,7 @@ async def test_a_blocking_read_is_not_cut_off(server: Server) -> None:
     await blocking.aclose()
 
 
-async def test_a_command_under_way_when_its_client_is_closed_connects_no_more(valkey: Server) -> None:
+async def test_a_command_in_flight_does_not_reconnect_a_closed_client(valkey: Server) -> None:
     commands = Endpoint.of(valkey.url).commands("closed", timeout_s=5, retries=3)
     await commands.ping()
     with valkey.admin() as admin:
@@ -238,7 +238,7 @@ async def test_a_command_under_way_when_its_client_is_closed_connects_no_more(va
         assert not [found for found in admin.client_list() if found["name"] == "closed"]
 
 
-async def test_a_client_whose_close_is_cancelled_has_no_connection_left(valkey: Server) -> None:
+async def test_a_client_whose_close_is_cancelled_keeps_no_connection(valkey: Server) -> None:
     client = AsyncClient(valkey.url, options=ClientOptions(name="closed"))
     job = await client.submit("One line.")
     with valkey.admin() as admin:

@@ -23,7 +23,7 @@ from millstream.wire.keys import QueueKeys
 SHARD = QueueKeys("default").shard(0)
 
 
-def test_each_job_is_asked_about_now_and_then_and_not_too_many_at_once() -> None:
+def test_each_job_is_looked_at_sometimes_and_few_at_once() -> None:
     looks = Looks()
     ids = [f"0-{number}" for number in range(3 * MOST)]
     first = looks.choose(ids, 0.0)
@@ -48,7 +48,7 @@ async def ends(jobs: QueueJobs, how: str, job_id: str) -> str:
 
 
 @pytest.mark.parametrize("server", ["valkey"], indirect=True)
-async def test_readers_of_a_job_whose_entry_was_destroyed_hear_of_its_end(
+async def test_readers_of_a_job_with_a_destroyed_entry_see_it_end(
     server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
 ) -> None:
     session = Session(server.url, ClientOptions(), Looks(after_s=0.1))
@@ -67,7 +67,7 @@ async def test_readers_of_a_job_whose_entry_was_destroyed_hear_of_its_end(
 
 
 @pytest.mark.parametrize("server", ["valkey"], indirect=True)
-async def test_neither_an_unheard_end_nor_the_end_of_the_time_is_missed(
+async def test_a_wait_notices_a_missed_end_and_its_timeout(
     server: Server, client: AsyncClient, worker: HandWorker
 ) -> None:
     """Where messages of another job never cease."""

@@ -46,7 +46,7 @@ AB = [marker(1, 0), delta(1, 1, "a"), delta(1, 2, "b")]
         ([LogEntry(1, 3, "e", b"nonsense")], [], Want.TAIL),
     ],
 )
-def test_messages_that_join_on_are_taken_and_any_other_reads_the_log(
+def test_messages_that_join_on_are_taken_others_cause_a_read(
     entries: list[LogEntry], said: list[str], want: Want
 ) -> None:
     world = World(State.RUNNING, AB)
@@ -240,7 +240,7 @@ def test_a_cursor_that_is_none(text: object) -> None:
         Cursor.parse(text)
 
 
-def test_what_an_old_master_still_says_is_compared_before_the_end() -> None:
+def test_output_of_an_old_master_is_compared_before_the_end() -> None:
     """Messages come from the new master, which has lost attempt 2, while a connection still reads the old."""
     shared = [marker(1, 0), delta(1, 1, "a")]
     old = World(State.RUNNING, [*shared, marker(2, 1), delta(2, 2, "bc")])
@@ -255,7 +255,7 @@ def test_what_an_old_master_still_says_is_compared_before_the_end() -> None:
     assert old.reader.want is Want.NOTHING
 
 
-def test_a_log_that_ends_is_compared_from_its_start_after_a_lost_connection() -> None:
+def test_an_ended_log_is_compared_whole_after_a_lost_connection() -> None:
     """The new master's has the same entry at the reader's place, and another before it."""
     world = World(State.RUNNING, [marker(1, 0), delta(1, 1, "a"), delta(1, 2, "b")])
     world.read()
@@ -267,7 +267,7 @@ def test_a_log_that_ends_is_compared_from_its_start_after_a_lost_connection() ->
     assert world.seen.text() == "xb"
 
 
-def test_a_connection_that_was_lost_before_the_first_entry_is_doubted_as_well() -> None:
+def test_a_connection_lost_before_the_first_entry_is_checked_too() -> None:
     """It reads the old master's log from the start, and then follows the new one's messages."""
     world = World(State.RUNNING, [])
     world.read()

@@ -250,7 +250,7 @@ def test_options_that_cannot_work(field: str, value: Any) -> None:
         ClientOptions(**{field: value})
 
 
-def test_the_id_of_a_request_that_may_be_kept_follows_its_content() -> None:
+def test_the_id_of_a_cacheable_request_follows_its_content() -> None:
     """In a queue of several shards that keeps results. A name stays what it is."""
 
     def shards(**fields: Any) -> set[int]:

@@ -152,7 +152,7 @@ next(waiting)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_it_has_the_methods_of_the_async_client_with_their_documentation() -> None:
+def test_the_sync_client_has_the_documented_async_methods() -> None:
     def methods(kind: type) -> dict[str, object]:
         return {name: one for name, one in vars(kind).items() if inspect.isfunction(one) and name[0] != "_"}
 

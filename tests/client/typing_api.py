@@ -54,7 +54,7 @@ async def asynchronous(client: ms.AsyncClient) -> None:
     assert_type((await client.wait(job.id)).parse(Page), Page)
     assert_type((await client.wait(job.id)).choices[0].parse(Page), Page)
     assert_type((await client.wait(job.id)).parse(), Any)
-    assert_type(await client.batch_run("in.jsonl", Path("out.jsonl")), ms.BatchSummary)
+    assert_type(await ms.run_batch(client, "in.jsonl", Path("out.jsonl")), ms.BatchSummary)
     assert_type(await client.wait_many([job.id]), dict[str, ms.Result | ms.JobError])
     async for done in client.as_completed([job.id]):
         assert_type(done, tuple[str, ms.Result | ms.JobError])
@@ -83,7 +83,7 @@ def synchronous() -> None:
         assert_type(client, ms.Client)
         job = client.submit("Hello", top_k=5)
         assert_type(job, ms.Submitted)
-        assert_type(client.batch_run("in.jsonl", "out.jsonl"), ms.BatchSummary)
+        assert_type(ms.run_batch_blocking(client, "in.jsonl", "out.jsonl"), ms.BatchSummary)
         assert_type(client.stream(job.id), Iterator[ms.TokenEvent | ms.RewindEvent | ms.EndEvent])
         assert_type(client.wait(job.id), ms.Result)
         assert_type(client.queue_info(), ms.QueueStatus)

@@ -29,7 +29,7 @@ def command(tmp_path: Path) -> tuple[list[str], dict[str, str]]:
     )
 
 
-def test_it_answers_all_documents_streams_a_letter_and_says_where_the_files_are(
+def test_the_demo_answers_all_and_streams_and_names_its_files(
     command: tuple[list[str], dict[str, str]], tmp_path: Path
 ) -> None:
     arguments, variables = command

@@ -126,7 +126,7 @@ def test_weights_read_and_layers_computed_are_progress(config: EngineConfig) -> 
         (RuntimeError("shapes do not match"), RuntimeError),
     ],
 )
-def test_a_step_without_memory_is_a_memory_error_and_another_error_stays_what_it_is(
+def test_only_a_step_out_of_memory_raises_a_memory_error(
     config: EngineConfig, error: Exception, becomes: type[Exception]
 ) -> None:
     def fail(*_: object) -> None:

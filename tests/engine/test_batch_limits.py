@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from millstream_worker.engine.batch_limits import ROW_TOKENS, fitting
+from millstream_worker.engine.batch_limits import ROW_TOKENS, fit_limits
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.runner.kv.pool_size import BadKVMemory
 
@@ -42,7 +42,7 @@ def device_of(gigabytes: int, weights: int, kv_bytes_per_token: int) -> Callable
 def test_a_gpu_gets_as_many_rows_as_its_cache_has_room_for(
     gigabytes: int, weights: int, kv_bytes: int, rows: int
 ) -> None:
-    config, blocks = fitting(OPEN, "cuda", device_of(gigabytes, weights, kv_bytes))
+    config, blocks = fit_limits(OPEN, "cuda", device_of(gigabytes, weights, kv_bytes))
     assert (config.max_rows, config.max_step_tokens) == (rows, rows * 32)
     assert blocks == device_of(gigabytes, weights, kv_bytes)(config)
     assert rows == 8 or blocks * config.block_size >= rows * ROW_TOKENS
@@ -51,19 +51,19 @@ def test_a_gpu_gets_as_many_rows_as_its_cache_has_room_for(
 def test_what_the_operator_has_set_stays() -> None:
     small = device_of(8, 3, 114_688)
     given = replace(OPEN, max_rows=100, max_step_tokens=1000)
-    assert fitting(given, "cuda", small)[0] == given
-    config, _ = fitting(replace(OPEN, max_rows=100), "cuda", small)
+    assert fit_limits(given, "cuda", small)[0] == given
+    config, _ = fit_limits(replace(OPEN, max_rows=100), "cuda", small)
     assert (config.max_rows, config.max_step_tokens) == (100, 4096)  # 8,192 leave nothing
-    config, _ = fitting(replace(OPEN, max_step_tokens=1000), "cuda", small)
+    config, _ = fit_limits(replace(OPEN, max_step_tokens=1000), "cuda", small)
     assert config.max_step_tokens == 1000
     assert config.max_rows < 256
 
 
 def test_a_cpu_gets_what_it_computes_well() -> None:
-    config, blocks = fitting(OPEN, "cpu", lambda _: 9)
+    config, blocks = fit_limits(OPEN, "cpu", lambda _: 9)
     assert (config.max_rows, config.max_step_tokens, blocks) == (64, 2048, 9)
 
 
 def test_the_error_of_the_smallest_steps_is_the_one_that_is_told() -> None:
     with pytest.raises(BadKVMemory, match="too large"):
-        fitting(OPEN, "cuda", device_of(8, 8, 131_072))
+        fit_limits(OPEN, "cuda", device_of(8, 8, 131_072))

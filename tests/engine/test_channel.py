@@ -12,7 +12,7 @@ import pytest
 
 from millstream_worker.engine.protocol import channel
 from millstream_worker.engine.protocol.channel import Channel, PeerGone
-from millstream_worker.engine.protocol.frames import Abort, Loading, encode
+from millstream_worker.engine.protocol.frames import Abort, LoadProgress, encode
 
 
 def test_a_front_that_dies_without_reading_holds_nobody_up() -> None:
@@ -23,7 +23,7 @@ def test_a_front_that_dies_without_reading_holds_nobody_up() -> None:
 
     def loop() -> None:
         for number in range(many):
-            end.send(Loading("x" * 1000))
+            end.send(LoadProgress("x" * 1000))
             sent.append(number)
         with pytest.raises(PeerGone):
             list(end.receive(None))

@@ -90,7 +90,7 @@ def nothing() -> None:
     pass
 
 
-def test_on_the_cpu_it_comes_after_a_busy_minute_and_then_at_each_start(
+def test_the_cpu_compiles_after_a_busy_minute_then_at_each_start(
     start: Callable[..., Compilation], compiler: Compiler
 ) -> None:
     first = start()
@@ -110,7 +110,7 @@ def test_as_it_is_asked_for(start: Callable[..., Compilation], compiler: Compile
         start("yes")
 
 
-def test_what_ended_badly_twice_is_not_tried_again_unless_asked_for(
+def test_a_compilation_that_failed_twice_is_not_retried_unasked(
     start: Callable[..., Compilation], compiler: Compiler, said: list[str]
 ) -> None:
     compiler.error = CannotCompile("no compiler")

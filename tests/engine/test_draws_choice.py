@@ -42,7 +42,7 @@ def test_it_is_taken_where_it_can_be_launched(loaded: LoadedModel) -> None:
     assert not findings.fallbacks
 
 
-def test_what_cannot_be_compiled_or_launched_is_told_and_not_taken(
+def test_a_sampling_kernel_that_fails_is_reported_and_not_used(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     findings = Findings(lambda _: None)

@@ -41,7 +41,7 @@ FRAMES: list[frames.Frame] = [
     frames.Add(REQUEST),
     frames.Abort((1, 2)),
     frames.Stop(),
-    frames.Loading("reading weights"),
+    frames.LoadProgress("reading weights"),
     frames.Ready(INFO),
     frames.Found("tiny", "0123abcd"),
     frames.LoadFailed("no such folder"),

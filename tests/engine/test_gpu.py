@@ -37,7 +37,7 @@ def test_the_line_of_the_log() -> None:
     assert T4.line == "Tesla T4, compute capability 7.5, 14.0 of 15.0 GiB free"
 
 
-def test_attention_is_of_pytorch_where_the_kernels_do_not_run_unless_they_are_asked_for() -> None:
+def test_attention_is_pytorch_on_old_gpus_unless_chosen() -> None:
     device = torch.device("cuda")
     chosen = choose("auto", device, torch.float16, gpu=T4)
     assert (chosen.name, chosen.fallback) == ("torch", True)

@@ -66,7 +66,7 @@ def test_a_steps_time_is_its_own_and_not_that_of_the_step_before(depth: int) -> 
     assert [step.stats.step_s for step in steps] == [1.0] * 5
 
 
-def test_a_choice_that_had_ended_in_an_earlier_attempt_is_reported_without_computing() -> None:
+def test_a_choice_that_ended_earlier_is_reported_uncomputed() -> None:
     loop = engine(0)
     sampling = SamplingSpec(end_ids=(9,))
     loop.add(EngineRequest(3, (7,), max_tokens=4, sampling=sampling, outputs=((8, 9),)))
@@ -76,7 +76,7 @@ def test_a_choice_that_had_ended_in_an_earlier_attempt_is_reported_without_compu
     assert loop.step() is None
 
 
-def test_later_work_is_due_once_when_it_has_been_busy_and_nobody_watches(depth: int) -> None:
+def test_later_work_is_due_once_when_busy_and_unwatched(depth: int) -> None:
     runner, done = Slow(), list[float]()
     later = Later(3.0, done.append)
     loop = Engine(engine(depth).scheduler, runner, depth=depth, later=later, clock=lambda: runner.now)

@@ -42,7 +42,7 @@ async def run(monkeypatch: pytest.MonkeyPatch, folder: Path, model: str) -> tupl
         (str(Path(__file__).parent), "the folder has no config.json"),
     ],
 )
-async def test_a_model_that_is_not_there_is_reported_before_torch_is_imported(
+async def test_a_missing_model_is_reported_before_torch_is_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, says: str
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -53,7 +53,7 @@ async def test_a_model_that_is_not_there_is_reported_before_torch_is_imported(
     assert not (tmp_path / "flushed").exists()
 
 
-async def test_an_engine_leaves_when_libraries_are_done_and_takes_nothing_apart(
+async def test_an_engine_exits_after_flushing_without_teardown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "torch.py").write_text(TORCH)

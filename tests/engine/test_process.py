@@ -30,7 +30,7 @@ from millstream_worker.engine.protocol.frames import (
     FrameBuffer,
     LastWords,
     LoadFailed,
-    Loading,
+    LoadProgress,
     Ready,
     Stop,
     encode,
@@ -124,12 +124,12 @@ def ended(handle: int) -> Callable[[Frame], bool]:
 def test_it_loads_then_answers_each_row_with_its_tokens(front: Front) -> None:
     front.send(Configure(EngineConfig("counting")), Add(EngineRequest(1, (10, 11), max_tokens=3)))
     frames = front.until(ended(1))
-    assert frames[:2] == [Loading("counting up"), Ready(INFO)]
+    assert frames[:2] == [LoadProgress("counting up"), Ready(INFO)]
     drawn = [token for frame in frames if isinstance(frame, Step) for token in frame.tokens]
     assert drawn == [12, 13, 14]
 
 
-def test_a_model_that_cannot_be_loaded_is_one_message_and_an_exit_status(front: Front) -> None:
+def test_a_model_that_cannot_be_loaded_ends_with_one_message(front: Front) -> None:
     front.send(Configure(EngineConfig("other")))
     frames = front.until(lambda frame: isinstance(frame, LoadFailed))
     assert frames[-1] == LoadFailed("no model called 'other'; use 'counting'")
@@ -146,7 +146,7 @@ def test_a_refusal_goes_back_and_the_rest_goes_on(front: Front) -> None:
     assert [frame.handle for frame in frames if isinstance(frame, Refused)] == [1]
 
 
-def test_an_abort_that_empties_the_batch_reports_the_room_it_made(front: Front) -> None:
+def test_an_abort_that_empties_the_batch_reports_free_rows(front: Front) -> None:
     front.send(Configure(EngineConfig("counting")), Add(EngineRequest(1, (1,), max_tokens=60)))
     front.until(lambda frame: isinstance(frame, Step) and bool(frame.tokens))
     front.send(Abort((1,)))
@@ -163,7 +163,7 @@ def test_work_for_a_busy_engine_is_done_between_two_steps(front: Front, setup: S
     front.send(Configure(EngineConfig("counting")), Add(EngineRequest(1, (10, 11), max_tokens=3, priority=1)))
     frames = front.until(ended(1))
     told = [frame for frame in frames if not isinstance(frame, Beat)]
-    assert [type(frame).__name__ for frame in told[1:]] == ["Step", "Loading", "Step", "Step"]
+    assert [type(frame).__name__ for frame in told[1:]] == ["Step", "LoadProgress", "Step", "Step"]
 
 
 def test_it_beats_while_idle(front: Front) -> None:
@@ -227,7 +227,7 @@ def test_an_engine_that_has_to_end_says_why(front: Front, setup: Setup) -> None:
     assert front.peer.recv(1) == b""
 
 
-def test_an_idle_engine_audits_its_pool_and_ends_where_a_block_is_missing(front: Front, setup: Setup) -> None:
+def test_an_idle_engine_ends_when_its_audit_finds_a_lost_block(front: Front, setup: Setup) -> None:
     audits: list[int] = []
 
     class Leaking(Engine[object]):

@@ -59,7 +59,7 @@ def neighbours(count: int) -> list[EngineRequest]:
     ]
 
 
-def test_a_seeded_row_draws_the_same_whatever_the_batch_around_it(folder: Path) -> None:
+def test_a_seeded_row_draws_the_same_in_any_batch(folder: Path) -> None:
     row = EngineRequest(1, PROMPT, max_tokens=24, sampling=SEEDED)
     alone, _ = run(engine(folder)[0], [row])
     crowded, _ = run(engine(folder, max_step_tokens=6)[0], [*neighbours(3), row, *neighbours(9)[3:]])
@@ -71,7 +71,7 @@ def test_a_seeded_row_draws_the_same_whatever_the_batch_around_it(folder: Path) 
     assert other[1] != alone[1]
 
 
-def test_a_preempted_row_draws_the_same_also_where_its_blocks_were_in_host_memory(folder: Path) -> None:
+def test_a_preempted_row_draws_the_same_after_host_swap(folder: Path) -> None:
     rows = [EngineRequest(n, (*PROMPT, n) * 2, max_tokens=24, sampling=SEEDED) for n in range(3)]
     roomy, _ = run(engine(folder)[0], rows)
     _, info = engine(folder)

@@ -14,7 +14,7 @@ from support.models import checkpoints
 from support.workers.counting_worker import until
 
 from millstream_worker.engine.protocol.config import EngineConfig
-from millstream_worker.engine.protocol.frames import Loading, Ready
+from millstream_worker.engine.protocol.frames import LoadProgress, Ready
 from millstream_worker.engine_link import EngineLink
 
 ENGINE = [sys.executable, "-m", "millstream_worker.engine"]
@@ -70,7 +70,7 @@ async def assert_nothing_left(tmp_path: Path) -> None:
 async def test_an_engine_that_has_compiled_and_is_stopped(link: EngineLink, tmp_path: Path) -> None:
     said = []
     async for frame in link.frames():
-        if isinstance(frame, Loading):
+        if isinstance(frame, LoadProgress):
             said.append(frame.message)
         if isinstance(frame, Ready):
             break

@@ -24,7 +24,7 @@ from millstream.gateway.auth.api_keys import ApiKey
 from millstream.gateway.batches.records.batch_catalogue import BatchCatalogue
 from millstream.gateway.batches.records.batch_part import BatchPart
 from millstream.gateway.batches.records.batch_record import BatchRecord, RowKind
-from millstream.gateway.context import Services
+from millstream.gateway.context import GatewayContext
 from millstream.gateway.files.store.file_record import FileRecord, object_path
 from millstream.gateway.gateway_app import application
 from millstream.gateway.gateway_metrics import GatewayMetrics
@@ -65,12 +65,12 @@ class InProcessGateway:
         logging.getLogger("millstream").addHandler(_Troubles(self.troubles))
         logging.getLogger("python_multipart").addHandler(logging.NullHandler())  # it notes each damaged body
         settings = GatewaySettings(
-            self.server.url, ("default", "other"), disconnect_grace_s=0, max_body_bytes=MOST_BODY,
-            files_url=str(self.folder), max_file_bytes=MOST_FILE,
+            redis_url=self.server.url, queues=("default", "other"), disconnect_grace_s=0,
+            max_body_bytes=MOST_BODY, files_url=str(self.folder), max_file_bytes=MOST_FILE,
         )  # fmt: skip
         registry = CollectorRegistry()
-        self._services = Services.of(settings, GatewayMetrics(registry))
-        self._app = application(self._services, registry, 10)
+        self._gateway = GatewayContext.of(settings, GatewayMetrics(registry))
+        self._app = application(self._gateway, registry, 10)
         self._admin = self.server.admin()
         self._loop.run_until_complete(self._furnish())
         self._objects = {path: path.read_bytes() for path in self._stored()}
@@ -96,32 +96,32 @@ class InProcessGateway:
         self._worker.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             self._loop.run_until_complete(self._worker)
-        self._loop.run_until_complete(self._services.aclose())
+        self._loop.run_until_complete(self._gateway.aclose())
         self._loop.close()
         self._admin.close()
         self.server.remove()
 
     async def _furnish(self) -> None:
-        services = self._services
+        gateway = self._gateway
         rows = {hashlib.sha256(key.encode()).hexdigest(): one.model_dump_json() for key, one in KEYS.items()}
-        await services.access.redis.hset(API_KEYS, mapping=rows)
-        await services.marker.confirm()
-        await services.store.put(object_path(TENANT, FILE), CONTENT)
-        await services.files.add(FileRecord(FILE, TENANT, "é .jsonl", "batch", len(CONTENT), 1, None))
-        catalogue = BatchCatalogue(services.access)
+        await gateway.redis.client.hset(API_KEYS, mapping=rows)
+        await gateway.marker.confirm()
+        await gateway.store.put(object_path(TENANT, FILE), CONTENT)
+        await gateway.files.add(FileRecord(FILE, TENANT, "é .jsonl", "batch", len(CONTENT), 1, None))
+        catalogue = BatchCatalogue(gateway.redis)
         fields = {"endpoint": "/v1/completions", "input_file_id": FILE, "completion_window": "24h"}
         for id in (OPEN, ENDED):
             made = await catalogue.create(TENANT, id, fields, window_s=86_400, charge="", lasts_s=86_400)
             await self._add_rows(made)
         ended = {"status": "completed", "completed": "1", "failed": "1", "total": "2"}
-        await services.access.redis.hset(TenantKeys(TENANT).batch(ENDED), mapping=ended)
+        await gateway.redis.client.hset(TenantKeys(TENANT).batch(ENDED), mapping=ended)
         async with hand_worker(self.server.url) as worker:
             register(self.server.port, worker.keys, version_max=str(TAKEN.high))
 
     async def _add_rows(self, batch: BatchRecord) -> None:
         part = BatchPart(RowKind.OUTPUT, "p1", 2, len(ROWS))
-        await self._services.store.put(f"{batch.folder}/{part.name}", ROWS)
-        await self._services.access.redis.rpush(TenantKeys(TENANT).batch_parts(batch.id), part.text())
+        await self._gateway.store.put(f"{batch.folder}/{part.name}", ROWS)
+        await self._gateway.redis.client.rpush(TenantKeys(TENANT).batch_parts(batch.id), part.text())
 
     async def _work(self) -> None:
         async with hand_worker(self.server.url) as worker:

@@ -57,8 +57,8 @@ def _spin(_: bytes) -> None:
         pass
 
 
-def test_what_is_neither_result_nor_clear_error_is_told_with_its_input() -> None:
-    """Nor an end in time."""
+def test_a_crash_or_a_hang_is_reported_with_its_input() -> None:
+    """What is neither a result nor a clear error, or does not end in time, is told."""
     target = Target("boom", lambda chance: bytes(chance.randrange(4)), _boom, (ValueError,))
     tally = run(target, SEED, 200)
     assert tally.results

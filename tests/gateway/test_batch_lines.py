@@ -63,7 +63,7 @@ def test_damaged_records_are_told() -> None:
         "status": "validating", "endpoint": "e", "input_file_id": "f", "completion_window": "1h",
         "created_s": "1", "expires_s": "2",
     }  # fmt: skip
-    assert len(BatchRecord.of("t", "batch_1", right).shown()) == 22
+    assert len(BatchRecord.of("t", "batch_1", right).to_api()) == 22
     for name, value in (("status", "lost"), ("created_s", "x"), ("errors", "{"), ("metadata", "{")):
         with pytest.raises(ProtocolError):
             BatchRecord.of("t", "batch_1", right | {name: value})

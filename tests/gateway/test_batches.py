@@ -113,9 +113,7 @@ async def test_an_invalid_input_fails_with_a_reason_for_each_line(door: Gateway,
             assert [one.code for one in failed.errors.data or ()] == [code]
 
 
-async def test_a_line_that_is_too_deep_or_too_large_to_read_is_one_fault(
-    door: Gateway, counting: None
-) -> None:
+async def test_a_line_too_deep_or_too_large_is_one_fault(door: Gateway, counting: None) -> None:
     """Neither is the batch tried again, nor does another one wait."""
     shapes: list[tuple[dict[str, Any], str]] = [
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"multipleOf": 10**400}}}},

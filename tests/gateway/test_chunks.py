@@ -8,25 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream import Choice, ChoiceDelta, FunctionCall, Lane, Request, SamplingParams, Tool, ToolCall, Usage
-from millstream.client.submit.requests import draft
-from millstream.gateway.completions.completion_request import AskedGeneration
+from millstream import Choice, ChoiceDelta, FunctionCall, ToolCall, Usage
+from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.chunks import Chunks
-from millstream.openai.request_body import BatchEndpoint
-from millstream.openai.tool_call_filter import SpokenText
-from millstream.wire.messages.job_messages import ChatMessage
+from millstream.openai.tool_call_filter import ToolCallFilter
 
 CALL = ToolCall(id="c1", function=FunctionCall(name="get", arguments='{"a": 1}'))
 WRITTEN = '<tool_call>{"name": "get", "arguments": {"a": 1}}</tool_call>'
 
 
 def chunks_of(*deltas: ChoiceDelta, tools: bool = False) -> list[dict[str, Any]]:
-    messages = (ChatMessage(role="user", content="x"),)
-    offered = (Tool(name="get"),) if tools else None
-    request = Request(messages=messages, tools=offered, lane=Lane.BATCH, sampling=SamplingParams(n=2))
-    encoded = draft({"request": request}, 0, 2**20)
-    asked = AskedGeneration(BatchEndpoint.CHAT, "m", encoded, request.may_call, True, False, "flex")
-    made = Chunks(asked, "chatcmpl-1", 7)
+    head = {"id": "chatcmpl-1", "created": 7, "model": "m", "service_tier": "flex"}
+    made = Chunks(ApiEndpoint.CHAT, head, may_call=tools, include_usage=False)
     found = [chunk for delta in deltas for chunk in made.of((delta,))]
     assert {(one["id"], one["created"], one["service_tier"]) for one in found} <= {("chatcmpl-1", 7, "flex")}
     assert made.of_usage(Usage(prompt_tokens=1))["usage"]["total_tokens"] == 1
@@ -73,7 +66,7 @@ PIECES = st.lists(
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_what_was_shown_is_the_content(size: int, pieces: list[str], has_calls: bool) -> None:
     text = "".join(pieces) + (WRITTEN if has_calls else "")
-    spoken = SpokenText()
+    spoken = ToolCallFilter()
     shown = "".join([spoken.push(text[at : at + size]) for at in range(0, len(text), size)])
     shown += spoken.rest(has_calls)
     content = Choice(text=text, tool_calls=(CALL,) if has_calls else ()).content or ""

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from millstream.batch.rows.faults import LineFault
 from millstream.gateway.cpu_executor import PROCESSES, SHORT_BYTES, CpuExecutor, UnexpectedError
 from millstream.gateway.gateway_metrics import GatewayMetrics
-from millstream.gateway.http.api_error import ApiError
+from millstream.openai.api_error import ApiError
 
 SHORT, LONG = b"x", b"x" * (SHORT_BYTES + 1)
 SECRET = "w7777"
@@ -80,7 +80,7 @@ async def test_what_reading_raises_is_told_once_a_kind_and_counted(
     assert SECRET not in record.getMessage()
 
 
-async def test_a_body_that_ends_its_process_is_refused_and_the_next_is_read(executor: CpuExecutor) -> None:
+async def test_a_body_that_ends_its_process_is_refused_alone(executor: CpuExecutor) -> None:
     for _ in range(2):
         with pytest.raises(UnexpectedError, match="raised an end of its process"):
             await executor.run("", len(LONG), ends, LONG)

@@ -24,11 +24,12 @@ from support.servers.servers import Server
 from support.workers.hand_worker import HandWorker
 
 from millstream.gateway.batches.routes.batch_request import LONGEST_NAME, LONGEST_VALUE, MOST_METADATA
-from millstream.gateway.context import Services
+from millstream.gateway.context import GatewayContext
 from millstream.gateway.gateway_app import ABSENT, routes
 from millstream.gateway.gateway_metrics import GatewayMetrics
 from millstream.gateway.gateway_settings import GatewaySettings
-from millstream.openai.request_body import KNOWN_FIELDS, UNSUPPORTED_FIELDS, BatchEndpoint
+from millstream.openai.api_endpoint import ApiEndpoint
+from millstream.openai.request_body import KNOWN_FIELDS, UNSUPPORTED_FIELDS
 from millstream.wire.keys import Lane
 
 OWN_FILE, OWN_NOTES = "own file", "own notes"  # stand for ids: of a file for batches, and of another one
@@ -192,9 +193,9 @@ TABLE: dict[str, Line] = {
 
 def known_routes(folder: Path) -> set[str]:
     """Those of the application that are there, with `/v1`."""
-    settings = GatewaySettings("redis://localhost", files_url=str(folder))
+    settings = GatewaySettings(redis_url="redis://localhost", files_url=str(folder))
     registry = CollectorRegistry()
-    made = routes(Services.of(settings, GatewayMetrics(registry)), registry)
+    made = routes(GatewayContext.of(settings, GatewayMetrics(registry)), registry)
     paths = {route.path for route in made}
     kept = [
         route
@@ -211,7 +212,7 @@ def known_routes(folder: Path) -> set[str]:
 def test_each_route_and_each_field_has_a_line(tmp_path: Path) -> None:
     assert set(TABLE) == known_routes(tmp_path)
     assert {name for name, line in TABLE.items() if line.ids} == {name for name in TABLE if "{id}" in name}
-    for endpoint in BatchEndpoint:
+    for endpoint in ApiEndpoint:
         told = {name.partition(".")[0] for name in TABLE[f"POST {endpoint}"].body}
         assert told >= KNOWN_FIELDS[endpoint] | set(UNSUPPORTED_FIELDS)
 

@@ -22,7 +22,7 @@ from support.workers.counting_worker import until
 from support.workers.hand_worker import HandJob, HandWorker, register
 
 from millstream import AsyncClient, ClientOptions, State
-from millstream.gateway.redis.gateway_calls import open_post
+from millstream.gateway.redis.gateway_calls import open_request
 from millstream.gateway.redis.tenant_keys import TenantKeys
 from millstream.wire.keys import QueueKeys
 from millstream.wire.messages.record import read_job
@@ -109,19 +109,19 @@ async def test_two_honest_requests_are_two(door: Gateway, worker: HandWorker) ->
     ("state", "seen_s", "outcome"),
     [("open", 0, "wait"), ("open", 5, "joined"), ("open", 601, "new"), ("left", 0, "new")],
 )
-async def test_what_a_retry_finds_of_a_request_that_is_older_than_the_window(
+async def test_a_retry_joins_an_old_request_only_if_its_gateway_lives(
     desk: Desk, state: str, seen_s: int, outcome: str
 ) -> None:
     """`seen_s`: how long ago its gateway said that it lives."""
     keys = TenantKeys("acme")
     posts = {"digest": "d", "queue": "q", "patient": True, "keep_ms": 86_400_000}
     posts |= {"window_ms": 600_000, "lease_ms": 3_000}
-    await desk.run(open_post(keys, own_id="long", replica="r", repeated=False, **posts))
+    await desk.run(open_request(keys, own_id="long", replica="r", repeated=False, **posts))
     assert await desk.redis.pttl(keys.posts("d")) > 600_000
     now_s = int((await desk.redis.time())[0])
     await desk.redis.hset(keys.posts("d"), "long", f"{state} r {(now_s - 4_000) * 1000} q")
     await desk.redis.zadd(keys.replicas, {"r": (now_s - seen_s) * 1000})
-    again = open_post(keys, own_id="other", replica="s", repeated=True, **posts)
+    again = open_request(keys, own_id="other", replica="s", repeated=True, **posts)
     assert (await desk.run(again)).outcome == outcome
 
 
@@ -198,7 +198,7 @@ async def test_another_replica_answers_what_a_killed_one_began(
             assert await content(joined) == "three"
 
 
-async def test_equal_requests_get_jobs_of_one_shard_where_results_are_kept(valkey: Server) -> None:
+async def test_equal_requests_share_a_shard_where_results_are_kept(valkey: Server) -> None:
     async with AsyncClient(valkey.url, options=ClientOptions(shards=64)) as producer:
         await producer.submit("the queue is there")
     register(valkey.port, QueueKeys("default").shard(5), keeps_results="1")

@@ -23,11 +23,11 @@ from millstream.gateway.batches.records.batch_record import RowKind
 from millstream.gateway.batches.runner.finished_rows import UNREADABLE, ended_row
 from millstream.gateway.batches.runner.input_stream import input_lines
 from millstream.gateway.batches.runner.line_reader import read_line
-from millstream.gateway.completions.completion_request import read_generation
+from millstream.gateway.completions.completion_request import read_completion
 from millstream.gateway.completions.responders import whole_body
 from millstream.gateway.cpu_executor import SHORT_BYTES, CpuExecutor
 from millstream.gateway.gateway_metrics import GatewayMetrics
-from millstream.openai.request_body import BatchEndpoint
+from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.wire.loop_gaps import TICK_S, LoopGaps
 from millstream.wire.messages.choices import Choice, TokenLogprob, TopLogprob
 from millstream.wire.messages.codec import encode, pack
@@ -132,15 +132,15 @@ LONG_ONES = {
 }
 
 
-def endpoint_of(raw: bytes) -> BatchEndpoint:
-    return BatchEndpoint.COMPLETIONS if raw.startswith(b'{"prompt') else BatchEndpoint.CHAT
+def endpoint_of(raw: bytes) -> ApiEndpoint:
+    return ApiEndpoint.COMPLETIONS if raw.startswith(b'{"prompt') else ApiEndpoint.CHAT
 
 
 @pytest.mark.parametrize("name", [*ASKED, *LONG_ONES])
 async def test_no_request_keeps_the_loop_of_a_gateway_standing(name: str, executor: CpuExecutor) -> None:
     raw = LONG_ONES.get(name) or json.dumps({"messages": HELLO, **ASKED[name]}).encode()
     endpoint = endpoint_of(raw)
-    read = partial(executor.run, "acme", len(raw), read_generation, raw, endpoint, ANYBODY)
+    read = partial(executor.run, "acme", len(raw), read_completion, raw, endpoint, ANYBODY)
     assert await shortest_gap(read) < LONGEST_S
 
 
@@ -175,16 +175,16 @@ def long_end() -> EndedJob:
 async def test_nor_does_a_long_answer(write: Callable[..., Any], executor: CpuExecutor) -> None:
     ended = long_end()
     assert LONG < ended.size < 2 * LONG
-    row = BatchRow(1, "a", BatchEndpoint.CHAT, "default", "0" * 64)
-    args = (ended, BatchEndpoint.CHAT, {}) if write is whole_body else (row, ended)
+    row = BatchRow(1, "a", ApiEndpoint.CHAT, "default", "0" * 64)
+    args = (ended, ApiEndpoint.CHAT, {}) if write is whole_body else (row, ended)
     work = partial(executor.run, "acme", ended.size, write, *args)
     made = await work()
     assert len(made if isinstance(made, bytes) else made.data) > ended.size
     assert await shortest_gap(work) < LONGEST_S
 
 
-def test_an_answer_that_cannot_be_read_is_the_fault_of_its_row_alone() -> None:
-    row = BatchRow(1, "a", BatchEndpoint.CHAT, "default", "0" * 64)
+def test_an_unreadable_answer_fails_only_its_own_row() -> None:
+    row = BatchRow(1, "a", ApiEndpoint.CHAT, "default", "0" * 64)
     made = ended_row(row, ended_with(b"\xc1"))
     assert (made.kind, json.loads(made.data)["error"]["code"]) == (RowKind.ERROR, UNREADABLE)
 

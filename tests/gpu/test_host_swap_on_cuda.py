@@ -24,7 +24,7 @@ BLOCKS, PAGES = 256, 128
 LAYER = LayerSpec(8, 8, 128, 128, 1.0)
 
 
-def test_blocks_come_back_as_they_were_while_others_write_where_they_stood() -> None:
+def test_swapped_blocks_come_back_unchanged_after_overwrites() -> None:
     """Each step sends half of the blocks out, overwrites them at once, and brings the last step's back."""
     device = torch.device("cuda")
     storage = KVStorage(

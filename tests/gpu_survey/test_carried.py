@@ -43,7 +43,7 @@ def third_party(files: Iterable[Path]) -> set[str]:
     return found - OURS - sys.stdlib_module_names
 
 
-def test_the_machine_has_what_the_survey_imports_or_it_is_carried() -> None:
+def test_every_import_of_the_survey_is_installed_or_carried() -> None:
     parts = carried.ROOT / "ops" / "gpu_survey" / "parts"
     files = [*ENGINE.rglob("*.py"), *parts.rglob("*.py"), *(carried.ROOT / path for path in BESIDE)]
     imported = third_party(files) - {"humming"}  # of step 5, packed on request
@@ -55,7 +55,7 @@ def test_wheels_have_the_versions_of_the_tests() -> None:
     assert [pin.partition("==")[0] for pin in carried.pins(carried.WHEELS)] == list(carried.WHEELS)
 
 
-def test_the_cache_comes_back_as_it_was_packed_without_what_was_timed(
+def test_the_cache_comes_back_as_packed_without_timings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(carried, "scratch", lambda: tmp_path / "scratch")
@@ -72,7 +72,7 @@ def test_the_cache_comes_back_as_it_was_packed_without_what_was_timed(
     assert (tmp_path / "elsewhere/triton/a/kernel.cubin").read_text() == "triton/a/kernel.cubin"
 
 
-def test_a_part_finds_our_packages_first_and_multiplies_float32_as_such() -> None:
+def test_a_part_finds_our_packages_first_and_has_tf32_off() -> None:
     own = {"PYTHONPATH": "mine", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1", "KEPT": "yes"}
     found = carried.part_environment([Path("carried")], own)
     paths = found["PYTHONPATH"].split(os.pathsep)

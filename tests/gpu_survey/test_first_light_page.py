@@ -12,7 +12,7 @@ from ops.gpu_survey.expected import EXPECTED, VLLM_H200
 from ops.gpu_survey.ladder import LADDER
 from support.engine.kernel_matrix import COLUMNS, TABLE
 
-PAGE = (ROOT / "ops" / "first_light.md").read_text("utf-8")
+PAGE = (ROOT / "ops" / "pages" / "first_light.md").read_text("utf-8")
 WORKER = ROOT / "worker" / "millstream_worker"
 WORKLOADS = ("decode", "document", "shared", "shareddoc", "ragged", "single")
 
@@ -56,7 +56,7 @@ def test_the_ladder_has_the_parts_of_the_survey() -> None:
     assert {*found} == {*LADDER} - {"warm"}
 
 
-def test_every_figure_is_one_of_the_committed_reports_or_of_the_expected_ones() -> None:
+def test_every_figure_is_of_a_committed_report_or_expected() -> None:
     head, _, *rows = section("figures")
     assert tuple(head[2:]) == WORKLOADS
     measured = {

@@ -25,7 +25,7 @@ def written(folder: Path, date: str, tokens_s: float, log: str = "", device: str
     return file
 
 
-def test_reports_are_appended_and_one_of_the_same_time_is_replaced(tmp_path: Path) -> None:
+def test_a_report_is_appended_or_replaces_one_of_the_same_time(tmp_path: Path) -> None:
     runs = tmp_path / "runs.json"
     gpu_runs.merge(written(tmp_path, "2026-01-01 10:00", 1.0, log="x" * 5000), runs)
     gpu_runs.merge(written(tmp_path, "2026-01-02 10:00", 2.0), runs)

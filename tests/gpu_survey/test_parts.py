@@ -27,7 +27,7 @@ def test_the_kernel_of_one_line_compiles(tmp_path: Path, monkeypatch: pytest.Mon
     assert compiled(Launch(double_kernel, (numbers, numbers), {"SIZE": 16}, {}), 90).registers > 0
 
 
-def test_a_write_to_what_a_wgmma_reads_is_found_until_the_warps_have_waited() -> None:
+def test_a_write_to_wgmma_operands_before_the_wait_is_found() -> None:
     code = ["HGMMA.64x64x16.F32.BF16 R24, R8, gdesc[UR4], R24", "WARPGROUP.DEPBAR.LE gsb0, 0x0"]
     early, late = "@P0 MOV R10, R2", "IADD3 R40, R8, R9, RZ"
     assert hazards(sass(code[0], early, code[1])) == 1

@@ -118,7 +118,7 @@ def test_a_part_that_ends_badly_costs_the_next_one_nothing(
         assert first["log"].startswith("on its way")
 
 
-def test_a_part_that_hangs_is_killed_at_its_limit_with_all_that_it_started(step: Step) -> None:
+def test_a_hanging_part_is_killed_at_its_limit_with_its_children(step: Step) -> None:
     first, second = step.run((part("hangs", 1.0),), (part("finds"),))  # five times as long without a GPU
     assert first["end"] == "killed at its limit of 5 s"
     assert "in hangs" in first["log"], "where it hung"
@@ -142,7 +142,7 @@ def test_without_time_left_no_part_is_begun(step: Step) -> None:
     assert not step.report.sound
 
 
-def test_parts_of_a_group_run_side_by_side_and_what_is_timed_waits_for_the_others(step: Step) -> None:
+def test_a_timed_part_waits_for_the_others_of_its_group(step: Step) -> None:
     step.run((part("times", waits=True), part("takes_time")))
     found = {one["what"]: float(one["found"]) for part in step.report.parts for one in part["findings"]}
     assert found["begun"] >= found["ended"]

@@ -67,7 +67,7 @@ def positions(sentinels: Sentinels) -> list[int]:
 
 
 @pytest.mark.parametrize("killed", [True, False], ids=["killed", "demoted"])
-async def test_a_master_is_replaced_in_the_middle_of_streams_and_while_all_wait(
+async def test_streams_and_waits_survive_a_replaced_master(
     sentinels: Sentinels, client: AsyncClient, tokenizer: Path, tmp_path: Path, killed: bool
 ) -> None:
     """Also one that lives on: nobody goes on with it for longer than it takes to notice. A second kill meets

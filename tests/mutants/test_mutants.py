@@ -30,7 +30,7 @@ def test_each_mutant_is_found_and_changes_one_line(tmp_path: Path) -> None:
         place.path.write_text(before)
 
 
-def test_a_function_that_has_moved_is_found_and_one_that_changed_is_gone(tmp_path: Path) -> None:
+def test_a_moved_function_is_found_and_a_changed_one_is_not(tmp_path: Path) -> None:
     brain = tmp_path / "worker/millstream_worker/engine/brain"
     brain.mkdir(parents=True)
     old, new = brain / "old.py", brain / "folder" / "new.py"
@@ -47,9 +47,10 @@ def test_a_function_that_has_moved_is_found_and_one_that_changed_is_gone(tmp_pat
     assert find(tmp_path, mutant) is None
 
 
-def test_a_constant_is_tried_by_the_tests_of_its_file_and_a_line_by_those_that_run_it(
+def test_a_mutant_is_tried_by_the_tests_that_can_notice_it(
     tmp_path: Path,
 ) -> None:
+    """A constant is tried by all tests of its file, and a line by those that run it."""
     brain = tmp_path / "worker/millstream_worker/engine/brain"
     brain.mkdir(parents=True)
     (brain / "sizes.py").write_text("MOST = 3\n\n\ndef fits(a):\n    return a < MOST\n")

@@ -121,7 +121,7 @@ def test_a_row_knows_its_size(tokenizer: Path) -> None:
     assert 0.9 * taken < row.size < 1.2 * taken
 
 
-def test_the_least_size_of_log_probabilities_is_that_of_the_smallest() -> None:
+def test_the_least_size_of_logprobs_is_that_of_the_smallest() -> None:
     for top in (0, 1, 20):
         smallest = encoding.token_logprob(0, "", 0.0, [encoding.top_logprob(0, "", 0.0)] * top)
         assert 0 <= len(smallest) - encoding.least_logprob_bytes(top) <= 2

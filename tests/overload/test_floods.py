@@ -104,9 +104,7 @@ async def _states(direct: redis.asyncio.Redis, jobs: int) -> list[str]:
         return [state.decode() for state in await pipeline.execute()]
 
 
-async def test_results_that_nobody_reads_make_room_when_their_time_is_over(
-    fresh_valkey: Server, tokenizer: Path
-) -> None:
+async def test_unread_results_make_room_when_they_expire(fresh_valkey: Server, tokenizer: Path) -> None:
     async with (
         AsyncClient(fresh_valkey.url) as client,
         redis.asyncio.Redis.from_url(fresh_valkey.url) as direct,

@@ -21,7 +21,7 @@ async def strange(redis_client: Redis) -> Redis:
     return redis_client
 
 
-async def test_a_worker_outlives_what_workers_before_it_cannot_have_left(
+async def test_a_worker_survives_entries_that_no_worker_wrote(
     server: Server, work: Work, strange: Redis
 ) -> None:
     """Half a job, with a hash behind it, so that a scan takes it for an overdue one; a job that is held under

@@ -8,7 +8,7 @@ from pathlib import Path
 from millstream_worker.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "ops" / "security.md").read_text()
+PAGE = (ROOT / "ops" / "pages" / "security.md").read_text()
 
 
 def test_every_claim_has_its_test() -> None:

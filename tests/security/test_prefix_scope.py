@@ -25,7 +25,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("scope", "seen_by_others"), [({}, 0), ({"prefix_scope": "all"}, 64)])
-async def test_a_tenant_finds_its_own_prompts_and_others_only_where_all_share(
+async def test_a_tenant_finds_prompts_of_others_only_where_all_share(
     valkey: Server, model: Path, scope: dict[str, str], seen_by_others: int
 ) -> None:
     async with AsyncClient(valkey.url) as client, serving(valkey, str(model), **REAL, **scope):

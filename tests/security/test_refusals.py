@@ -125,7 +125,7 @@ async def test_a_client_is_told_what_it_lacks(secured: SecuredServer) -> None:
     assert "hunter2" not in str(failed.value)
 
 
-async def test_a_right_that_is_missing_inside_a_script_is_named_as_such(secured: SecuredServer) -> None:
+async def test_a_missing_right_inside_a_script_is_named_as_such(secured: SecuredServer) -> None:
     """The server says NOPERM only of what was sent, not of what a script does."""
     async with AsyncClient(secured.login("producer")) as client:
         await client.submit("w1")  # the queue is there
@@ -161,10 +161,8 @@ async def test_a_worker_that_may_not_serve_ends_and_says_so(
     assert (password or "?") not in str(failed.value)
 
 
-async def test_a_worker_with_the_rules_of_an_earlier_release_ends_and_says_so(
-    secured: SecuredServer, role_work: Work
-) -> None:
-    """Before it takes a job that it could not start."""
+async def test_a_worker_with_rules_of_an_older_release_ends(secured: SecuredServer, role_work: Work) -> None:
+    """It says so before it takes a job that it could not start."""
     with secured.as_admin() as admin:
         lines = acl_lines(secured.kind, secured.passwords)
         [[name, *rules]] = [line for line in lines if line[0] == "worker"]

@@ -1,5 +1,5 @@
-"""A role of `ops/deploy/users.acl` may send the commands that its rules name and no others, and their replies show
-nothing of other clients' jobs.
+"""A role of `ops/deploy/users.acl` may send the commands that its rules name and no others, and their replies
+show nothing of other clients' jobs.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ async def test_a_role_sends_in_a_cluster_what_is_listed_for_it(kind: str) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_role_sends_to_the_master_of_sentinels_what_is_listed_for_it(kind: str) -> None:
+async def test_a_role_sends_only_listed_commands_to_a_sentinel_master(kind: str) -> None:
     require(kind)
     with Sentinels(kind, replicas=1) as sentinels:
         passwords = {role: secrets.token_hex(16) for role in LIMITED}

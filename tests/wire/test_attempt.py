@@ -70,7 +70,7 @@ def test_sampled_seeds_are_exact_in_every_language() -> None:
     assert 2**52 < max(seeds) < 2**53
 
 
-async def test_start_of_a_retried_attempt_with_an_old_nonce_is_a_new_attempt(desk: Desk) -> None:
+async def test_a_start_with_an_old_nonce_after_retry_is_a_new_attempt(desk: Desk) -> None:
     held = await desk.begin()
     await desk.run(desk.retrying(held))
     await desk.promote()
@@ -91,7 +91,7 @@ async def test_a_reused_id_runs_under_its_new_entry_only(desk: Desk) -> None:
     assert (reply.attempt, reply.log) == (1, (LogEntry(1, 0, "m", b""),))
 
 
-async def test_a_recreated_group_hands_a_running_job_to_its_next_reader(desk: Desk) -> None:
+async def test_a_recreated_group_gives_running_jobs_to_the_next_reader(desk: Desk) -> None:
     held = await desk.begin()
     await desk.redis.xgroup_destroy(desk.keys.lane(desk.lane), GROUP)
     assert (await desk.run(desk.renewing(("0-a", held.entry_id)))).lost == ("0-a",)
@@ -103,7 +103,7 @@ async def test_a_recreated_group_hands_a_running_job_to_its_next_reader(desk: De
     assert (await desk.append(held, 1)).outcome is AppendOutcome.FENCED
 
 
-async def test_an_attempt_is_not_charged_where_another_reader_gave_its_entry_back(desk: Desk) -> None:
+async def test_an_attempt_given_back_by_another_reader_is_not_charged(desk: Desk) -> None:
     held = await desk.begin()
     await desk.redis.xgroup_destroy(desk.keys.lane(desk.lane), GROUP)
     await desk.redis.xgroup_create(desk.keys.lane(desk.lane), GROUP, "0")

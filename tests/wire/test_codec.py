@@ -51,7 +51,7 @@ def test_what_is_not_a_plain_message_is_refused(data: bytes, problem: str) -> No
         unpack(data)
 
 
-def test_the_byte_of_a_timestamp_inside_a_plain_value_is_no_timestamp() -> None:
+def test_a_timestamp_byte_inside_a_value_is_no_timestamp() -> None:
     assert unpack(pack({"b": b"\xff\xd6\xff", "i": [-1]})) == {"b": b"\xff\xd6\xff", "i": [-1]}
 
 

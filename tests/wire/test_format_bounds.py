@@ -151,7 +151,7 @@ HONEST = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_shape_without_bounds_is_refused_with_the_place_and_the_bound(name: str) -> None:
+def test_an_unbounded_pattern_is_refused_with_field_and_bound(name: str) -> None:
     given, problem = HOSTILE[name]
     with pytest.raises(ValidationError) as caught:
         Request.model_validate({"prompt": "a", "response_format": given})

@@ -18,7 +18,7 @@ OWN_IDS = st.from_regex(r"(?![0-9]{1,9}-)[A-Za-z0-9._:-]{1,200}", fullmatch=True
 def test_all_names_of_a_shard_carry_its_hash_tag() -> None:
     shard = QueueKeys("docs").shard(3)
     names = [
-        *shard.parked_lanes(), *shard.ending("3-a"), shard.events("3-a"), shard.control, shard.dead,
+        *shard.parked_lanes(), *shard.end_keys("3-a"), shard.events("3-a"), shard.control, shard.dead,
         shard.worker("w"),
     ]  # fmt: skip
     assert len(set(names)) == len(names)

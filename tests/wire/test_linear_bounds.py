@@ -138,7 +138,7 @@ def test_a_longer_one_is_refused_by_its_length_alone(kind: Kind) -> None:
     )
 
 
-def test_many_tools_are_refused_by_their_number_and_length_before_one_is_read() -> None:
+def test_too_many_or_too_long_tools_are_refused_unread() -> None:
     """Each may have the length that all may have together."""
     long = {"name": "f", "parameters": "[" * MAX_BYTES}  # no JSON
     for tools, problem in (
@@ -151,7 +151,7 @@ def test_many_tools_are_refused_by_their_number_and_length_before_one_is_read() 
         assert (wrong.field, wrong.value, wrong.problem) == ("tools", len(tools), problem)
 
 
-def test_tools_in_a_body_are_read_up_to_the_length_that_all_may_have() -> None:
+def test_tools_in_a_body_are_read_up_to_their_common_bound() -> None:
     function = {"name": "f", "parameters": {"description": "a" * (MAX_BYTES - 100)}}
     unread = {"name": "g", "parameters": {"multipleOf": 10**400}}
     tools = [{"type": "function", "function": one} for one in (function, function, unread)]

@@ -42,7 +42,7 @@ async def without_its_place(desk: Desk) -> None:
     for job_id in await desk.fill_window():
         await desk.cancel(job_id)
     await desk.park(deadline_ms=LONG_MS)
-    await desk.redis.delete(*desk.keys.parking)
+    await desk.redis.delete(*desk.keys.parking_keys)
     await desk.sweep_stale()
 
 

@@ -28,7 +28,7 @@ def test_numbers_that_nobody_could_send_on(told: dict[str, Any]) -> None:
         decode(Delta, pack({"choices": [told]}))
 
 
-def test_a_message_that_cannot_be_read_names_the_field_and_shows_no_text() -> None:
+def test_an_unreadable_message_names_its_field_and_hides_text() -> None:
     with pytest.raises(ProtocolError) as caught:
         decode(Request, pack({"prompt": "a secret", "token_ids": [1]}))
     assert str(caught.value) == (
@@ -36,7 +36,7 @@ def test_a_message_that_cannot_be_read_names_the_field_and_shows_no_text() -> No
     )
 
 
-def test_what_people_read_shows_no_token_ids_and_no_log_probabilities() -> None:
+def test_printed_results_hide_token_ids_and_logprobs() -> None:
     logprob = TokenLogprob(token_id=977, token="w977", logprob=-1.5)
     fields: dict[str, Any] = {"token_ids": (977,), "logprobs": (logprob,), "text": "Hi"}
     result = Result(choices=(Choice(**fields), Choice(index=1)))

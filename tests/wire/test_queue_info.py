@@ -125,7 +125,7 @@ async def test_a_worker_s_oldest_jobs_are_those_of_all_shards(redis_client: redi
     assert (worker.oldest_ms("batch"), worker.oldest_ms("interactive")) == (5, 0)
 
 
-def test_models_are_counted_by_digest_and_those_of_older_workers_by_name() -> None:
+def test_models_are_counted_by_digest_or_else_by_name() -> None:
     def beat(model: str, digest: str) -> Heartbeat:
         return Heartbeat("w", model, model_digest=digest)
 

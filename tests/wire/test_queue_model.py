@@ -60,7 +60,7 @@ async def test_a_shard_starts_nothing_for_another_model(desk: Desk) -> None:
     assert (await desk.start(entry, model_digest="1", nonce="n")).started
 
 
-async def test_the_first_start_records_the_model_where_the_shard_has_none(desk: Desk) -> None:
+async def test_the_first_start_records_the_model_of_a_new_shard(desk: Desk) -> None:
     await desk.submit()
     assert (await desk.start(await desk.deliver(), model_digest="1")).started
     assert await desk.redis.hget(desk.keys.model, "digest") == b"1"
@@ -88,7 +88,7 @@ async def test_another_model_begins_the_log_anew(desk: Desk, first: str, second:
     assert await desk.finish(taken, again.last_seq + 2) is EndOutcome.OK
 
 
-async def test_a_full_server_leaves_the_log_as_it_is_until_another_model_may_begin(desk: Desk) -> None:
+async def test_a_full_server_keeps_the_log_until_a_new_model_may_begin(desk: Desk) -> None:
     await open_queue(desk.redis, "docs")
     claim = await begun(desk, "1")
     await desk.run(desk.releasing(claim))

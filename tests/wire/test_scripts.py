@@ -13,26 +13,28 @@ from redis.exceptions import NoScriptError, ResponseError
 from support.wire.desk import Desk
 
 from millstream.errors import ProtocolError
+from millstream.gateway.redis.gateway_scripts import GATEWAY
 from millstream.wire.calls import Claim, ScriptCall, cancel, expire, expire_one, look, run, run_many, take
-from millstream.wire.calls.scripts import script
+from millstream.wire.calls.scripts import PROTOCOL, script, script_paths
 from millstream.wire.keys import GROUP, RELEASED, QueueKeys
 from millstream.wire.messages.script_replies import AppendOutcome, AppendReply, CancelOutcome
 
-LUA = files("millstream.wire").joinpath("lua")
-NAMES = sorted(path.name.removesuffix(".lua") for path in LUA.iterdir() if path.name.endswith(".lua"))
+NAMES = sorted(script_paths())
+ALL = [(name, package) for package in (PROTOCOL, GATEWAY) for name in sorted(script_paths(package))]
 
 
-@pytest.mark.parametrize("name", NAMES)
-async def test_every_script_compiles(redis_client: redis.asyncio.Redis, name: str) -> None:
-    sent = script(name)
+@pytest.mark.parametrize(("name", "package"), ALL)
+async def test_every_script_compiles(redis_client: redis.asyncio.Redis, name: str, package: str) -> None:
+    sent = script(name, package)
     assert await redis_client.script_load(sent.source) == sent.sha1
     assert sent.sha1 == hashlib.sha1(sent.source.encode()).hexdigest()
     assert "include" not in sent.source
 
 
 def test_scripts_name_their_arguments_at_the_top() -> None:
-    for name in NAMES:
-        for line in LUA.joinpath(f"{name}.lua").read_text("utf-8").splitlines():
+    for name, package in ALL:
+        path = files(package).joinpath("lua", script_paths(package)[name])
+        for line in path.read_text("utf-8").splitlines():
             assert line.startswith("local ") or not re.search(r"(KEYS|ARGV)\[\d+\]", line), f"{name}: {line}"
 
 
@@ -70,7 +72,7 @@ async def test_a_server_that_knows_no_script_learns_it(desk: Desk) -> None:
     assert await desk.redis.script_exists(script("submit").sha1) == [True]
 
 
-async def test_many_calls_in_one_round_trip_even_when_the_server_forgot_them(desk: Desk) -> None:
+async def test_many_calls_share_a_round_trip_also_after_a_script_flush(desk: Desk) -> None:
     await desk.run(desk.submitting("0-0"))
     await desk.redis.script_flush()
     replies = await run_many(desk.redis, [desk.submitting(f"0-{number % 5}") for number in range(10)])
@@ -106,7 +108,7 @@ async def test_a_reply_that_is_not_the_scripts_is_a_protocol_error(desk: Desk) -
 
 
 @pytest.mark.parametrize("value", [0, -1, 10**300])
-def test_a_number_that_no_server_takes_is_refused_before_anything_is_sent(value: int) -> None:
+def test_a_number_no_server_takes_is_refused_before_sending(value: int) -> None:
     shard = Desk(None)  # type: ignore[arg-type]
     for name, call in (
         ("ttl_ms", lambda: cancel(shard.keys, job_id="0-a", ttl_ms=value)),

@@ -15,7 +15,7 @@ def test_pauses_double_up_to_the_longest() -> None:
     assert [doubled(0.5, 3.0, failures) for failures in (1, 2, 3, 4, 5000)] == [0.5, 1.0, 2.0, 3.0, 3.0]
 
 
-def test_pauses_are_not_the_same_for_all_and_begin_anew_after_a_success() -> None:
+def test_backoff_pauses_vary_and_restart_after_a_success() -> None:
     many = [Backoff(1.0, 4.0) for _ in range(50)]
     for longest_s in (1.0, 2.0, 4.0, 4.0):
         pauses = {backoff.next_s() for backoff in many}

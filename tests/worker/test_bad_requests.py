@@ -46,7 +46,7 @@ RAW: list[tuple[bytes, str, str, str]] = [
 ]
 
 
-async def test_a_bad_request_is_answered_with_its_field_value_and_remedy(
+async def test_a_bad_request_is_answered_with_field_value_and_remedy(
     client: AsyncClient, redis_client: Redis, work: Work
 ) -> None:
     """And those beside it are computed."""
@@ -81,9 +81,7 @@ async def submit_raw(redis_client: Redis, job_id: str, payload: bytes, version: 
     assert (await calls.run(redis_client, call)).outcome is SubmitOutcome.ACCEPTED
 
 
-async def test_a_refused_request_of_several_choices_takes_no_seat_of_others(
-    client: AsyncClient, work: Work
-) -> None:
+async def test_a_refused_request_of_many_choices_takes_no_seats(client: AsyncClient, work: Work) -> None:
     """And what fits exactly is computed."""
     work.hold(2)
     async with work(context=64):

@@ -41,7 +41,7 @@ async def test_a_running_job_is_cancelled_and_keeps_its_text(
     await assert_nothing_left(redis_client)
 
 
-async def test_a_cancellation_whose_message_was_lost_comes_with_the_lease(
+async def test_a_cancellation_without_its_message_comes_with_the_lease(
     client: AsyncClient, redis_client: Redis, work: Work
 ) -> None:
     work.hold(5)
@@ -78,7 +78,7 @@ async def test_deadlines_end_running_and_waiting_jobs(
 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["message", "renewal"])
-async def test_a_cancellation_that_comes_while_a_job_is_read_is_remembered(
+async def test_a_cancellation_while_a_job_is_read_is_remembered(
     client: AsyncClient, redis_client: Redis, work: Work, reading: HeldReading, heard: bool
 ) -> None:
     """It is started, and not a job of the worker's yet. Long inputs are read in a thread."""

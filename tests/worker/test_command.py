@@ -17,10 +17,8 @@ from millstream import AsyncClient
 from millstream_worker.__main__ import main
 
 
-async def test_a_process_serves_without_torch_and_ends_well_by_any_number_of_signals(
-    client: AsyncClient, work: Work
-) -> None:
-    """Also by those that come when it has given everything back and is on its way out."""
+async def test_a_process_without_torch_exits_cleanly_on_many_signals(client: AsyncClient, work: Work) -> None:
+    """Also on those that come when it has given everything back and is on its way out."""
     with work.process() as worker:
         assert (await outcome(client, "w1", 2)).choices[0].finish_reason == "length"
         if sys.platform == "linux":

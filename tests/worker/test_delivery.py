@@ -29,14 +29,14 @@ from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.watchdog import LoopWatch
 
 
-def test_the_lane_of_the_entry_counts_and_not_that_of_the_request() -> None:
+def test_the_lane_of_the_entry_overrides_that_of_the_request() -> None:
     """Clients in other languages may send two."""
     for lane, other in zip(LANES, reversed(LANES), strict=True):
         job = held_job(lane=lane.value, request=Request(token_ids=(1,), lane=other))
         assert engine_request(job).priority == LANES.index(lane)
 
 
-def test_a_job_is_known_by_its_first_choice_although_that_is_over() -> None:
+def test_a_job_is_known_by_its_first_choice_after_it_ended() -> None:
     """Both go on after another engine: one can follow its grammar, and the other cannot."""
     unused: Any = None
     queue = EngineQueue(IdleEngine())

@@ -77,7 +77,7 @@ async def test_released_jobs_are_gone_on_with_elsewhere(
     await assert_nothing_left(redis_client)
 
 
-def test_parked_jobs_come_back_later_with_each_death_and_not_all_at_once() -> None:
+def test_parked_jobs_return_later_after_each_death_with_jitter() -> None:
     delay = RetryDelay(first_s=5.0, most_s=60.0)
     for deaths, longest_ms in ((0, 5000), (1, 5000), (2, 10_000), (3, 20_000), (9, 60_000), (5000, 60_000)):
         delays = {delay.delay_ms(deaths) for _ in range(50)}

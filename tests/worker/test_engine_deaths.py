@@ -20,9 +20,7 @@ from millstream import AsyncClient, JobFailed, State
 from millstream_worker.service.service import CannotServe
 
 
-async def test_a_prediction_outlives_the_engine_and_usage_says_what_was_right(
-    client: AsyncClient, work: Work
-) -> None:
+async def test_a_prediction_outlives_the_engine_and_usage_counts_it(client: AsyncClient, work: Work) -> None:
     """Each engine computes three steps, and dies, maybe before its last step is sent."""
     async with work(dies=3, step_s=0.05, engine_restarts=9) as worker:
         asked = {"type": "content", "content": f"{counted(8, 4)} w0 {counted(13, 9)}"}
@@ -56,7 +54,7 @@ async def test_only_the_job_that_kills_engines_is_a_dead_letter(
 
 
 @pytest.mark.slow
-async def test_no_job_is_charged_for_what_the_engine_does_between_two_steps(
+async def test_no_job_is_charged_for_a_death_between_two_steps(
     client: AsyncClient, work: Work, tmp_path: Path
 ) -> None:
     late = tmp_path / "late"
@@ -83,9 +81,7 @@ async def test_an_engine_that_never_works_ends_the_worker_and_no_job(
 
 
 @pytest.mark.slow
-async def test_a_fresh_worker_tells_poison_from_an_engine_that_never_works(
-    client: AsyncClient, work: Work
-) -> None:
+async def test_a_fresh_worker_tells_poison_from_a_broken_engine(client: AsyncClient, work: Work) -> None:
     """Each engine proves that it works before a suspect has its turn."""
     async with work(poison=666, engine_restarts=2) as worker:
         with pytest.raises(JobFailed, match="2 times alone with it, the last time by signal 9"):
@@ -113,10 +109,10 @@ async def test_one_death_alone_is_no_verdict(client: AsyncClient, redis_client: 
         assert worker.metric("jobs_dead_lettered_total") == 0
 
 
-async def test_streams_outlive_engines_and_are_charged_only_for_those_that_had_them(
+async def test_streams_outlive_engines_that_die_while_loading(
     client: AsyncClient, redis_client: Redis, work: Work, tmp_path: Path
 ) -> None:
-    """Engines that die in loading had none, however many there are of them."""
+    """Jobs are charged only for engines that had them: those that die in loading had none, however many."""
     stillborn = tmp_path / "stillborn"
     stillborn.mkdir()
     work.hold(3)
@@ -167,7 +163,7 @@ async def test_what_cannot_serve_says_why(work: Work, options: dict[str, object]
     assert "draining" not in [line["event"] for line in lines]
 
 
-async def test_no_engine_outlives_a_worker_that_is_drained_before_or_after_it_has_loaded(work: Work) -> None:
+async def test_no_engine_outlives_a_worker_drained_at_any_time(work: Work) -> None:
     service = work.service()
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         group.create_task(service.run())

@@ -40,7 +40,7 @@ async def test_a_job_comes_back_with_all_it_should_say(client: AsyncClient, work
     assert [top.token_id for top in logprobs[0].top] == [3, 0]
 
 
-async def test_a_worker_samples_with_the_seed_that_the_first_start_stored(
+async def test_a_worker_samples_with_the_seed_of_the_first_start(
     client: AsyncClient, redis_client: Redis, work: Work
 ) -> None:
     fresh, stored, given = [await client.submit("w7", max_tokens=2, seed=seed) for seed in (None, None, -5)]
@@ -66,9 +66,7 @@ async def test_a_burst_answers_all_and_leaves_nothing(
 
 
 @BOTH
-async def test_a_stream_tells_tokens_as_they_come_and_equals_the_result(
-    client: AsyncClient, work: Work
-) -> None:
+async def test_a_stream_delivers_tokens_live_and_equals_the_result(client: AsyncClient, work: Work) -> None:
     """An unstreamed job is logged while it runs all the same."""
     work.hold(4)
     async with work():
@@ -122,7 +120,7 @@ async def test_token_ids_and_chat_messages(client: AsyncClient, work: Work, chat
     assert (result.text, result.usage.prompt_tokens) == ("w21 w22", 2)
 
 
-async def test_a_worker_that_waits_is_woken_and_one_in_burst_mode_does_not_leave_parked_jobs(
+async def test_a_waiting_worker_wakes_and_a_burst_leaves_no_parked_job(
     client: AsyncClient, redis_client: Redis, work: Work
 ) -> None:
     job: JobFields = {"prompt": "w1", "max_tokens": 4}

@@ -11,12 +11,12 @@ import pytest
 import structlog
 
 from millstream_worker.observe import logs
-from millstream_worker.observe.failure_log import Trouble
+from millstream_worker.observe.failure_log import FailureLog
 
 
-def test_a_trouble_is_a_line_as_it_begins_one_a_minute_and_one_at_its_end() -> None:
+def test_a_failure_is_logged_at_its_start_each_minute_and_at_end() -> None:
     now = [0.0]
-    trouble = Trouble("server does not answer", "server answers again", monotonic=lambda: now[0])
+    trouble = FailureLog("server does not answer", "server answers again", monotonic=lambda: now[0])
     with structlog.testing.capture_logs() as lines:
         trouble.worked()
         for _ in range(900):  # 90 s
@@ -39,7 +39,7 @@ def test_a_trouble_is_a_line_as_it_begins_one_a_minute_and_one_at_its_end() -> N
 
 def test_what_never_says_that_it_works_is_a_line_a_minute() -> None:
     now = [0.0]
-    trouble = Trouble("keys of jobs are damaged", level="error", monotonic=lambda: now[0])
+    trouble = FailureLog("keys of jobs are damaged", level="error", monotonic=lambda: now[0])
     with structlog.testing.capture_logs() as lines:
         for number in range(400 * 7):  # 400 jobs, each looked at every 10 s
             now[0] = number / 40

@@ -22,7 +22,7 @@ from millstream.wire.messages.script_replies import StartReply
 from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.engine.protocol.outputs import EngineStats
 from millstream_worker.engine.protocol.request import GrammarSpec
-from millstream_worker.intake import Reading
+from millstream_worker.intake import LongJobReader
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
@@ -47,7 +47,7 @@ class Bench:
         self.reads: list[str] = []
         self._gates: dict[str, asyncio.Event] = {}
         watch = LoopWatch("reading", inf)
-        self.reading = Reading(
+        self.reading = LongJobReader(
             Consumer(redis, "w"), self.table, self.queue, self.capacity, watch, read=self._read
         )
 
@@ -124,7 +124,7 @@ def test_predictions_that_wait_fill_the_look_ahead_as_prompts_do() -> None:
     assert bench.capacity.room() == 0
 
 
-async def test_suspects_whose_prompts_fill_the_pool_let_a_long_job_be_read() -> None:
+async def test_suspects_that_fill_the_pool_let_a_long_job_be_read() -> None:
     """They have their turn after it, and would wait for one that waits for them."""
     bench = Bench()
     suspects = [job_named("s1"), job_named("s2")]
@@ -145,7 +145,7 @@ async def test_suspects_whose_prompts_fill_the_pool_let_a_long_job_be_read() -> 
         bench.queue.end_isolation()
 
 
-async def test_long_jobs_that_wait_take_no_room_before_they_are_many_or_hold_a_log() -> None:
+async def test_waiting_long_jobs_take_room_only_if_many_or_logged() -> None:
     bench = Bench()
     free = bench.capacity.room() - 1
     assert free > 0
@@ -160,7 +160,7 @@ async def test_long_jobs_that_wait_take_no_room_before_they_are_many_or_hold_a_l
 
 
 @pytest.mark.parametrize("by", ["step", "end", "death", "engine"])
-async def test_a_flood_that_is_over_lets_the_next_long_job_be_read_at_once(by: str) -> None:
+async def test_the_end_of_a_flood_lets_the_next_long_job_be_read(by: str) -> None:
     """Its input enters the batch, is cancelled, is a suspect's now, or there is a larger engine. By itself
     Reading looks once a second.
     """
@@ -186,7 +186,7 @@ async def test_a_flood_that_is_over_lets_the_next_long_job_be_read_at_once(by: s
         await bench.until(lambda: bench.reads == ["a1"], within_s=0.7)
 
 
-async def test_tenants_take_turns_while_their_only_job_is_read_and_when_they_are_new() -> None:
+async def test_tenants_take_turns_with_one_job_each_and_when_new() -> None:
     bench = Bench()
     for name in ("c1", "a1", "b1", "c2"):
         bench.hold(name)
@@ -224,7 +224,7 @@ class Away:
         return []
 
 
-async def test_a_later_attempt_is_not_ended_by_the_reply_to_an_earlier_one() -> None:
+async def test_a_late_reply_does_not_end_a_later_attempt() -> None:
     away = Away()
     bench = Bench(away)
     earlier = bench.hold("a1", payload=b"")

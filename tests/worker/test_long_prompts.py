@@ -206,7 +206,7 @@ def test_bytes_that_cannot_fit_are_refused_undecoded(monkeypatch: pytest.MonkeyP
     assert job.entry.payload == b""
 
 
-def test_a_giant_within_a_huge_context_is_what_the_tokenizer_makes_of_it() -> None:
+def test_a_giant_prompt_in_a_huge_context_is_tokenized_exactly() -> None:
     tokenizer = build("byte-level")
     text = TextModel(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
     prompt = "the quick brown fox jumps over the lazy dog, déjà vu. " * 8000

@@ -88,7 +88,7 @@ def test_the_looker_calls_for_the_end_once_the_grace_is_over() -> None:
     assert ends == [str(watch)]
 
 
-def test_the_last_success_of_several_loops_is_that_of_the_slowest() -> None:
+def test_the_last_success_of_several_loops_is_of_the_slowest() -> None:
     watchdog = Watchdog(1.0)
     first, second = watchdog.watch("read"), watchdog.watch("read")
     first.succeed()

@@ -20,7 +20,7 @@ from millstream.wire.messages.codec import encode
 from millstream.wire.messages.record import merged_choices
 from millstream.wire.messages.script_replies import LogEntry
 from millstream_worker.intake.grammar_request import has_thought_in_text
-from millstream_worker.jobs.output import Calling, ChoiceOutput
+from millstream_worker.jobs.output import ChoiceOutput, ToolCallMode
 from millstream_worker.text import TextModel, ThoughtStart
 from millstream_worker.text.tool_calls import call_id
 
@@ -125,7 +125,7 @@ def thinking(text: TextModel) -> ChoiceOutput:
         1, text.detokenizer(["stop"], calls=True), watched=True, constrained=True, piece_bytes=40
     )
     row.thought = text.thought(ThoughtStart.OPEN)
-    row.calling = Calling("0-a", "tool_calls")
+    row.calling = ToolCallMode("0-a", "tool_calls")
     return row
 
 
@@ -174,7 +174,7 @@ def test_a_cut_answer_has_no_calls(
 ) -> None:
     text, tokenizer = thinker
     row = ChoiceOutput(
-        0, text.detokenizer(calls=True), constrained=True, calling=Calling("0-a", "stop", free)
+        0, text.detokenizer(calls=True), constrained=True, calling=ToolCallMode("0-a", "stop", free)
     )
     row.ids += tokenizer.encode(said).ids
     row.reason, row.fits = ("stop" if fits else "length"), fits
@@ -184,7 +184,7 @@ def test_a_cut_answer_has_no_calls(
     assert told["finish_reason"] == ("stop" if fits else "length")
 
 
-def test_a_thought_that_an_earlier_version_logged_as_text_stays_text(
+def test_a_thought_once_logged_as_text_stays_text(
     thinker: tuple[TextModel, Tokenizer],
 ) -> None:
     text, tokenizer = thinker

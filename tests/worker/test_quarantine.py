@@ -126,7 +126,7 @@ async def test_a_suspect_is_recorded_as_alone_before_it_is_read(
 
 
 @BOTH
-async def test_what_was_told_before_stays_where_a_suspect_is_given_up_unread(
+async def test_a_suspect_given_up_unread_keeps_its_earlier_output(
     client: AsyncClient, redis_client: Redis, work: Work
 ) -> None:
     job_id = await half_done(redis_client, died=3, died_alone=2)
@@ -251,7 +251,7 @@ async def test_a_suspect_outlasts_a_server_that_takes_no_writes(
 LONG = {"context": 40_000, "blocks": 10_000}
 
 
-async def test_a_suspect_waits_for_long_jobs_that_are_read_or_to_be_read(
+async def test_a_suspect_waits_for_long_jobs_to_be_read(
     client: AsyncClient, redis_client: Redis, work: Work, reading: HeldReading
 ) -> None:
     async with work(**LONG) as worker:
@@ -285,7 +285,7 @@ async def test_a_suspect_waits_while_a_long_job_is_looked_at(
     assert isolated == [None]
 
 
-async def test_the_log_of_a_job_that_is_put_off_counts_as_its_message_does(
+async def test_the_log_of_a_deferred_job_counts_as_its_message_does(
     client: AsyncClient, redis_client: Redis, work: Work, reading: HeldReading
 ) -> None:
     counts: list[bool] = []

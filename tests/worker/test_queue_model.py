@@ -65,7 +65,7 @@ async def test_a_worker_of_another_model_is_refused_before_it_loads(
         assert word in str(refused.value)
 
 
-async def test_the_one_that_loads_last_is_refused_where_both_began_on_a_new_queue(
+async def test_the_last_to_load_is_refused_where_two_begin_a_new_queue(
     client: AsyncClient, work: Work
 ) -> None:
     slow = work.service(**OTHER, load_s=1.0)
@@ -78,7 +78,7 @@ async def test_the_one_that_loads_last_is_refused_where_both_began_on_a_new_queu
 
 
 @BOTH
-async def test_a_replaced_worker_finishes_what_it_runs_and_takes_nothing_more(
+async def test_a_replaced_worker_finishes_its_jobs_and_takes_no_more(
     client: AsyncClient, redis_client: Redis, work: Work
 ) -> None:
     work.hold(3)
@@ -136,7 +136,7 @@ async def test_two_signals_end_a_replaced_worker_as_any_other(client: AsyncClien
 
 
 @BOTH
-async def test_a_job_that_goes_on_with_another_model_begins_anew_and_its_stream_rewinds(
+async def test_a_job_restarts_with_a_new_model_and_its_stream_rewinds(
     client: AsyncClient, redis_client: Redis, work: Work
 ) -> None:
     work.hold(3)
@@ -201,7 +201,7 @@ async def test_shards_refuse_workers_of_a_replaced_model_at_once(
     assert (record.attempt, record.died, record.state) == (0, 0, State.QUEUED)
 
 
-async def test_an_engine_that_starts_again_does_not_take_its_queue_back(
+async def test_a_restarted_engine_does_not_take_its_queue_back(
     client: AsyncClient, redis_client: Redis, work: Work
 ) -> None:
     old = replacing(work)
@@ -231,7 +231,7 @@ async def test_a_flushed_queue_has_its_model_again(
             await work.service(**OTHER).run()
 
 
-async def test_a_server_that_is_away_as_the_model_is_recorded_is_waited_for(
+async def test_recording_the_model_waits_for_an_absent_server(
     client: AsyncClient, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a stop ends the wait."""

@@ -149,7 +149,7 @@ async def test_no_more_is_taken_at_once_than_one_reply_should_hold(
 
 
 @BOTH
-async def test_an_owner_has_time_to_renew_after_the_server_took_no_writes(
+async def test_an_owner_gets_time_to_renew_after_refused_writes(
     client: AsyncClient, redis_client: Redis, scanner: Scanner
 ) -> None:
     """As while a Cluster's slot moves: what is pending can be read, and no lease renewed."""

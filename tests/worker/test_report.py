@@ -48,7 +48,7 @@ async def test_rates_are_those_since_the_heartbeat_before(
     assert rates(20, 5, 1.0) == (20.0, 5.0)  # another engine, which counts from 0
 
 
-async def test_a_line_a_minute_while_it_works_and_none_while_it_is_idle(
+async def test_a_worker_logs_a_line_a_minute_and_none_while_idle(
     report: Report, capacity: Capacity, clock: Clock
 ) -> None:
     blocks = {"blocks_used": 45, "blocks_cached": 20, "blocks_free": 35}

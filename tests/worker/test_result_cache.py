@@ -141,9 +141,7 @@ async def test_an_answer_counts_before_it_is_written(
         await until(lambda: not worker.components.table.answer_to(reading.jobs[1]))
 
 
-async def test_a_job_that_waits_for_the_batch_takes_what_another_worker_has_kept(
-    client: AsyncClient, work: Work
-) -> None:
+async def test_a_waiting_job_takes_what_another_worker_has_cached(client: AsyncClient, work: Work) -> None:
     """And so do those that follow it."""
     work.hold(7)
     async with work(rows=1, lookahead=2, **CACHE) as full:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream_worker.engine.protocol.config import EngineConfig
-from millstream_worker.engine.protocol.frames import Loading, Tried
+from millstream_worker.engine.protocol.frames import LoadProgress, Tried
 from millstream_worker.engine_link.safe_mode import SafeMode
 
 GIVEN = EngineConfig("model")
@@ -73,6 +73,6 @@ def test_reasons_say_what_is_off_and_since_when() -> None:
 
 
 def test_what_an_engine_tries_is_read_from_its_reports() -> None:
-    assert Loading(f"{Tried.ATTENTION} of triton").tried is Tried.ATTENTION
-    assert Loading("reading weights").tried is None
+    assert LoadProgress(f"{Tried.ATTENTION} of triton").tried is Tried.ATTENTION
+    assert LoadProgress("reading weights").tried is None
     assert all(hasattr(GIVEN, suspect.setting) for one in Tried for suspect in one.suspects)

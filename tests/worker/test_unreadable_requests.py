@@ -102,7 +102,7 @@ async def sent(redis_client: Redis, name: str, fields: dict[str, Any]) -> str:
     return job_id
 
 
-async def test_what_reading_raises_fails_its_own_job_and_charges_nobody(
+async def test_an_error_in_reading_fails_its_job_and_charges_nobody(
     server: Server, client: AsyncClient, redis_client: Redis, strange: Path, tmp_path: Path
 ) -> None:
     work = Work(server, strange, tmp_path)
@@ -137,7 +137,7 @@ async def test_what_reading_raises_fails_its_own_job_and_charges_nobody(
     assert counted == sum(code == "unreadable_request" for _, code, _ in UNREADABLE.values()) == 4
     told = [line for line in lines if "trace" in line]
     assert [(line["error"], line["log_level"]) for line in told] == [("PanicException", "error")], "once"
-    assert "counting.py" in told[0]["trace"]
+    assert "token_count.py" in told[0]["trace"]
     assert SECRET not in str(lines)
     assert "retry-limit" not in str(lines)
     await assert_nothing_left(redis_client)
@@ -195,9 +195,14 @@ async def test_any_exception_ends_only_the_job_whose_reading_raised_it(
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(job_preparer, "cache_key"), (job_preparer, "earlier_choices"), (admission, "outline"),
-                         (admission, "earlier_choices")]
-)  # fmt: skip
+    ("module", "name"),
+    [
+        (job_preparer, "cache_key"),
+        (job_preparer, "earlier_choices"),
+        (admission, "outline"),
+        (admission, "earlier_choices"),
+    ],
+)
 async def test_so_does_one_of_every_part_of_reading(
     monkeypatch: pytest.MonkeyPatch, client: AsyncClient, work: Work, module: Any, name: str
 ) -> None:
@@ -209,7 +214,9 @@ async def test_so_does_one_of_every_part_of_reading(
         asked.set()
         prompt = PROMPTS["put off"] if module is admission else "w9"
         fields = (
-            {"token_ids": [1000]} if name == "earlier_choices" and module is preparer else {"prompt": prompt}
+            {"token_ids": [1000]}
+            if name == "earlier_choices" and module is job_preparer
+            else {"prompt": prompt}
         )
         job = await client.submit(**fields, max_tokens=2)
         with pytest.raises(JobFailed) as failed:

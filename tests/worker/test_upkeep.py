@@ -50,7 +50,7 @@ async def test_one_shard_in_trouble(redis_client: Redis) -> None:
 
 
 @BOTH
-async def test_a_job_that_cannot_be_checked_keeps_no_other_from_its_end(redis_client: Redis) -> None:
+async def test_a_job_that_cannot_be_checked_delays_no_other(redis_client: Redis) -> None:
     """Both have lost their entry; the first one's keys are damaged."""
     desk = await Desk(redis_client, SHARD).open()
     lost = LostEntries(redis_client, [SHARD], lambda: 17, result_ttl_ms=60_000)

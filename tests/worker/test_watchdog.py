@@ -42,9 +42,7 @@ async def test_a_slow_engine_loses_neither_its_life_nor_a_job(client: AsyncClien
 
 
 @pytest.mark.slow
-async def test_an_engine_that_gets_no_further_is_killed_and_its_jobs_go_on(
-    client: AsyncClient, work: Work
-) -> None:
+async def test_an_engine_without_progress_is_killed_and_jobs_go_on(client: AsyncClient, work: Work) -> None:
     """It beats all the while; in the end only the job that makes it hang is given up."""
     quick = {"progress_timeout_s": 1, "engine_restarts": 9, "max_died": 1, "max_died_alone": 1}
     with structlog.testing.capture_logs() as lines:
@@ -58,7 +56,7 @@ async def test_an_engine_that_gets_no_further_is_killed_and_its_jobs_go_on(
     assert [line["phase"] for line in killed] == ["step", "step"]
 
 
-async def test_an_engine_that_runs_out_of_memory_or_fails_its_audit_says_so_and_its_jobs_go_on(
+async def test_an_engine_out_of_memory_or_unsound_says_so_and_restarts(
     client: AsyncClient, work: Work
 ) -> None:
     with structlog.testing.capture_logs() as lines:

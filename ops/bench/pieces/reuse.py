@@ -20,6 +20,7 @@ from random import Random
 from ops.bench import machine
 
 from millstream import AsyncClient, BatchSummary
+from millstream.batch.run_batch import run_batch
 from millstream.cli.embedded.stack import Stack, choose_model, open_stack
 
 WORDS = Path("README.md").read_text("utf-8").split()
@@ -49,7 +50,7 @@ async def run(
     source, out = folder / f"{seed}.in.jsonl", folder / f"{seed}.jsonl"
     write_lines(source, options, seed)
     async with AsyncClient(stack.url) as client:
-        summary = await stack.guard(client.batch_run(source, out, reuse=reuse))
+        summary = await stack.guard(run_batch(client, source, out, reuse=reuse))
     assert summary.completed == options.lines, summary.causes
     assert summary.output_tokens == options.max_tokens * (summary.completed - summary.reused)
     return summary

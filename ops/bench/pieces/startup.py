@@ -24,7 +24,7 @@ from ops.bench import machine
 from ops.bench.models.checkpoints import checkpoint
 
 from millstream_worker.engine.protocol.config import EngineConfig
-from millstream_worker.engine.protocol.frames import LoadFailed, Loading, Ready
+from millstream_worker.engine.protocol.frames import LoadFailed, LoadProgress, Ready
 from millstream_worker.engine_link import EngineLink
 
 _FRONT = """
@@ -80,7 +80,7 @@ async def engine(config: EngineConfig, argv: Sequence[str] = _ENGINE) -> Start:
     async for frame in link.frames():
         now = time.perf_counter() - started
         match frame:
-            case Loading(message):
+            case LoadProgress(message):
                 stages.append((now, message))
             case LoadFailed(message):
                 await link.stop(10)

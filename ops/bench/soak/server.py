@@ -71,4 +71,4 @@ class Inspector:
     @property
     def _lasting(self) -> set[str]:
         shard = self._shard
-        return {self._queue.meta, *shard.lasting}
+        return {self._queue.meta, *shard.kept_keys}

@@ -1,4 +1,4 @@
-"""Compares IN with OUT before anything is submitted: which lines have changed since they were answered.
+"""Compares IN with OUT before anything is submitted, to find lines that changed since they were answered.
 
 Without it, a continued run would silently leave old answers to new questions in OUT.
 """
@@ -88,7 +88,7 @@ class Survey:
 
     @property
     def missing(self) -> int:
-        """Rows that belong to no line of IN."""
+        """Number of rows that belong to no line of IN."""
         return len(self._rows) - self._named + len(self._stale_lines)
 
     def take(self, source: InputFile) -> None:
@@ -171,7 +171,7 @@ class Survey:
         return read_row(line, custom_id, fields, lane=Lane.BATCH, tenant="", queue=self._options.queue)
 
     def _moved(self, fields: Mapping[str, Any]) -> bool:
-        """Whether another model would answer it now."""
+        """True if another model would answer the line now."""
         named = queue_of(fields)
         queue = self._options.queue_of(named)
         if self.other_model or (self.other_queue and (self._begun.queue or named) != queue):
@@ -179,7 +179,7 @@ class Survey:
         return self._is_replaced(queue)
 
     def _is_replaced(self, queue: str) -> bool:
-        """Whether the model of a line's queue was replaced; counts the line."""
+        """True if the model of a line's queue was replaced; counts the line then."""
         now = self.served.get(queue)
         if now is None or not now.is_other(self._before.get(queue)):
             return False

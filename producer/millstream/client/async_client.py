@@ -8,10 +8,9 @@ async with AsyncClient("redis://localhost:6379") as client:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from os import PathLike
+from collections.abc import AsyncGenerator, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar, Unpack
+from typing import Self, TypeVar, Unpack
 
 from millstream.client.jobs import cancel_jobs, follow_stream, forget_jobs, wait_jobs
 from millstream.client.jobs.dead_letters import DeadLetters
@@ -21,24 +20,15 @@ from millstream.client.session.options import ClientOptions
 from millstream.client.session.queue_status import QueueStatus, queue_status
 from millstream.client.session.session import Session
 from millstream.client.streaming.events import Event
-from millstream.client.submit.requests import JobFields, SamplingFields
+from millstream.client.submit.requests import JobArguments, JobFields
 from millstream.client.submit.submission import Outcome, Submission, Submitted
 from millstream.errors import JobError, NotFound
-from millstream.openai.message_content import PredictionArgument
-from millstream.openai.offered_tools import ToolArgument, ToolChoiceArgument
-from millstream.openai.structured_outputs import FormatArgument
 from millstream.wire.connection import Target
-from millstream.wire.keys import Lane
-from millstream.wire.messages.job_messages import ChatMessage, Result, ResultCache
-from millstream.wire.messages.sampling import SamplingParams
+from millstream.wire.messages.job_messages import Result
 from millstream.wire.messages.script_replies import CancelOutcome
 from millstream.wire.state.dead_letter import DeadLetter
 from millstream.wire.state.durability import Durability
 from millstream.wire.state.queue_info import ModelIdentity
-
-if TYPE_CHECKING:
-    from millstream.batch.from_python import BatchFields
-    from millstream.batch.run.tally import Summary
 
 T = TypeVar("T")
 DEFAULT_URL = "redis://localhost:6379/0"
@@ -101,27 +91,9 @@ class AsyncClient:
         self,
         prompt: str | None = None,
         *,
-        messages: Sequence[ChatMessage | Mapping[str, object]] | None = None,
-        token_ids: Sequence[int] | None = None,
-        chat_template_kwargs: Mapping[str, object] | None = None,
-        response_format: FormatArgument | None = None,
-        structured_outputs: Mapping[str, object] | None = None,
-        tools: Sequence[ToolArgument] | None = None,
-        tool_choice: ToolChoiceArgument | None = None,
-        parallel_tool_calls: bool | None = None,
-        prediction: PredictionArgument | None = None,
-        cache: ResultCache | str = ResultCache.USE,
-        id: str | None = None,
-        sampling: SamplingParams | None = None,
-        lane: Lane | str = Lane.BATCH,
-        deadline_s: float | None = None,
-        tenant: str = "",
-        metadata: Mapping[str, str] | None = None,
-        stream: bool = False,
-        traceparent: str | None = None,
         wait_s: float = 0.0,
         durability: Durability | str | None = None,
-        **params: Unpack[SamplingFields],
+        **fields: Unpack[JobArguments],
     ) -> Submitted:
         """Queue one job; give exactly one of `prompt`, `messages` and `token_ids`.
 
@@ -133,25 +105,17 @@ class AsyncClient:
         `prediction`: what the answer will be for the most part, as OpenAI's mapping or a text: it comes
         faster then, and is the same. `cache`: "no-cache" computes it anew where the queue keeps results of
         equal requests, "no-store" does not keep it either. `id`: your own, so that submitting again is the
-        same job. `sampling` or single `params` (max_tokens, temperature, stop, …), which override it. `lane`:
-        batch, or interactive, which workers serve first. `deadline_s`: from now; a job that has not ended
-        then expires. `stream`: publish tokens at once instead of once a second. `wait_s`: how long to wait
-        for room in a full queue, or for a server that does not answer. `durability`: "aof" or "replicas"
+        same job. `sampling` or its single fields (max_tokens, temperature, stop, …), which override it.
+        `lane`: batch, or interactive, which workers serve first. `deadline_s`: from now; a job that has not
+        ended then expires. `stream`: publish tokens at once instead of once a second. `wait_s`: how long to
+        wait for room in a full queue, or for a server that does not answer. `durability`: "aof" or "replicas"
         waits until the server's disk, or replicas, have the job; Submitted says which was reached in time.
 
         Raises InvalidRequest (names the field), Conflict (the id is taken by another request), QueueFull
         (with `retry_after_s` and `reason`), QueueMismatch. After Unavailable it is unknown whether the job
         was queued: submit again with the same `id`.
         """
-        fields = {
-            "prompt": prompt, "messages": messages, "token_ids": token_ids,
-            "chat_template_kwargs": chat_template_kwargs, "response_format": response_format,
-            "structured_outputs": structured_outputs, "tools": tools, "tool_choice": tool_choice,
-            "parallel_tool_calls": parallel_tool_calls, "prediction": prediction, "cache": cache, "id": id,
-            "sampling": sampling, "lane": lane, "deadline_s": deadline_s, "tenant": tenant,
-            "metadata": metadata, "stream": stream, "traceparent": traceparent,
-        }  # fmt: skip
-        return await self._submission.one(fields | params, wait_s, durability)
+        return await self._submission.one({"prompt": prompt, **fields}, wait_s, durability)
 
     async def submit_many(
         self,
@@ -168,29 +132,6 @@ class AsyncClient:
         Unavailable before anything was sent.
         """
         return await self._submission.many(jobs, wait_s, durability)
-
-    async def batch_run(
-        self, source: str | PathLike[str], out: str | PathLike[str], **options: Unpack[BatchFields]
-    ) -> Summary:
-        """Answer every line of `source` (JSONL, OpenAI Batch format): answers to `out`, error rows beside it.
-
-        An interrupted run, called again with the same files, computes no line twice. Options: `queue` for all
-        lines, overriding their `body.model`; `lane`, `tenant`; `keep_results` on the server when their rows
-        are on disk; `reuse` False computes equal lines each by itself; `on_change`: if lines, or their
-        queue's model, have changed since they were answered, "stop" raises InvalidRequest, "redo" answers
-        them again, "keep" leaves their rows; `retry_failed` tries the lines of the error file again, except
-        those whose answers were cut, which `retry_incomplete` does.
-
-        If a queue's model is replaced midway, "stop" and "redo" raise InvalidRequest before a row of the
-        other model is written; called again with "redo" or "keep", the run goes on.
-
-        Raises InvalidRequest for files that cannot be used, Unavailable if the server stays silent, and
-        QueueMismatch.
-        """
-        # Imported here, because batch runs consist of clients: a program without one does not need them.
-        from millstream.batch.from_python import batch_run
-
-        return await batch_run(self, source, out, **options)
 
     def stream(self, job_id: str, cursor: str | None = None) -> AsyncGenerator[Event, None]:
         """The job's events: TokenEvent as tokens come, RewindEvent if the server lost some, then EndEvent.

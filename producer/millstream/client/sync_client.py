@@ -9,11 +9,10 @@ with Client("redis://localhost:6379") as client:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from itertools import islice
-from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from millstream.client.async_client import DEFAULT_URL, AsyncClient
 from millstream.client.loop_thread import LoopThread
@@ -21,25 +20,17 @@ from millstream.client.session.job_status import JobStatus
 from millstream.client.session.options import ClientOptions
 from millstream.client.session.queue_status import QueueStatus
 from millstream.client.streaming.events import Event
-from millstream.client.submit.requests import JobFields, SamplingFields
+from millstream.client.submit.requests import JobArguments, JobFields
 from millstream.client.submit.submission import BATCH_JOBS, Outcome, Submitted
 from millstream.errors import JobError
-from millstream.openai.message_content import PredictionArgument
-from millstream.openai.offered_tools import ToolArgument, ToolChoiceArgument
-from millstream.openai.structured_outputs import FormatArgument
 from millstream.wire.connection import Target
-from millstream.wire.keys import Lane
-from millstream.wire.messages.job_messages import ChatMessage, Result, ResultCache
-from millstream.wire.messages.sampling import SamplingParams
+from millstream.wire.messages.job_messages import Result
 from millstream.wire.messages.script_replies import CancelOutcome
 from millstream.wire.state.dead_letter import DeadLetter
 from millstream.wire.state.durability import Durability
 from millstream.wire.state.queue_info import ModelIdentity
 
-if TYPE_CHECKING:
-    from millstream.batch.from_python import BatchFields
-    from millstream.batch.run.tally import Summary
-
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -96,59 +87,20 @@ class Client:
         if self._owner:
             self._thread.close(self._client.aclose)
 
+    def run(self, function: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
+        """Calls a coroutine function with the asyncio client behind this one, and waits for its return."""
+        return self._thread.run(function(self._client))
+
     @_as(AsyncClient.submit)
     def submit(
         self,
         prompt: str | None = None,
         *,
-        messages: Sequence[ChatMessage | Mapping[str, object]] | None = None,
-        token_ids: Sequence[int] | None = None,
-        chat_template_kwargs: Mapping[str, object] | None = None,
-        response_format: FormatArgument | None = None,
-        structured_outputs: Mapping[str, object] | None = None,
-        tools: Sequence[ToolArgument] | None = None,
-        tool_choice: ToolChoiceArgument | None = None,
-        parallel_tool_calls: bool | None = None,
-        prediction: PredictionArgument | None = None,
-        cache: ResultCache | str = ResultCache.USE,
-        id: str | None = None,
-        sampling: SamplingParams | None = None,
-        lane: Lane | str = Lane.BATCH,
-        deadline_s: float | None = None,
-        tenant: str = "",
-        metadata: Mapping[str, str] | None = None,
-        stream: bool = False,
-        traceparent: str | None = None,
         wait_s: float = 0.0,
         durability: Durability | str | None = None,
-        **params: Unpack[SamplingFields],
+        **fields: Unpack[JobArguments],
     ) -> Submitted:
-        return self._thread.run(
-            self._client.submit(
-                prompt,
-                messages=messages,
-                token_ids=token_ids,
-                chat_template_kwargs=chat_template_kwargs,
-                response_format=response_format,
-                structured_outputs=structured_outputs,
-                tools=tools,
-                tool_choice=tool_choice,
-                parallel_tool_calls=parallel_tool_calls,
-                prediction=prediction,
-                cache=cache,
-                id=id,
-                sampling=sampling,
-                lane=lane,
-                deadline_s=deadline_s,
-                tenant=tenant,
-                metadata=metadata,
-                stream=stream,
-                traceparent=traceparent,
-                wait_s=wait_s,
-                durability=durability,
-                **params,
-            )
-        )
+        return self._thread.run(self._client.submit(prompt, wait_s=wait_s, durability=durability, **fields))
 
     @_as(AsyncClient.submit_many)
     def submit_many(
@@ -168,12 +120,6 @@ class Client:
                 self._client.submit_many(batch, wait_s=remaining_s, durability=durability)
             )
         return outcomes
-
-    @_as(AsyncClient.batch_run)
-    def batch_run(
-        self, source: str | PathLike[str], out: str | PathLike[str], **options: Unpack[BatchFields]
-    ) -> Summary:
-        return self._thread.run(self._client.batch_run(source, out, **options))
 
     @_as(AsyncClient.stream)
     def stream(self, job_id: str, cursor: str | None = None) -> Iterator[Event]:

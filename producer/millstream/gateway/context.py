@@ -1,4 +1,4 @@
-"""What endpoints work with: made once, shared by all requests of a gateway."""
+"""Makes the objects that endpoints work with: once, for all requests of a gateway."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import dataclass
 
 from millstream.client.session.options import ClientOptions
-from millstream.gateway.auth.authenticator import Callers
-from millstream.gateway.auth.idempotency import Posts
-from millstream.gateway.auth.rate_limits import Allowances
+from millstream.gateway.auth.authenticator import Authenticator
+from millstream.gateway.auth.idempotency import Idempotency
+from millstream.gateway.auth.rate_limits import RateLimits
 from millstream.gateway.cpu_executor import CpuExecutor
 from millstream.gateway.files.store.file_catalogue import FileCatalogue
 from millstream.gateway.files.store.object_store import ObjectStore
@@ -18,17 +18,17 @@ from millstream.gateway.gateway_metrics import GatewayMetrics
 from millstream.gateway.gateway_settings import GatewaySettings
 from millstream.gateway.queues.queue_clients import QueueClient, QueueClients
 from millstream.gateway.queues.queue_directory import QueueDirectory
-from millstream.gateway.redis.gateway_redis import NAME, ServerAccess
+from millstream.gateway.redis.gateway_redis import NAME, GatewayRedis
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class GatewayContext:
     settings: GatewaySettings
-    access: ServerAccess
+    redis: GatewayRedis
     clients: QueueClients
-    callers: Callers
-    allowances: Allowances
-    posts: Posts
+    authenticator: Authenticator
+    rate_limits: RateLimits
+    idempotency: Idempotency
     directory: QueueDirectory
     store: ObjectStore
     files: FileCatalogue
@@ -38,34 +38,34 @@ class Services:
     metrics: GatewayMetrics
 
     @classmethod
-    def of(cls, settings: GatewaySettings, metrics: GatewayMetrics) -> Services:
-        """Connects when first used; see `aclose`."""
-        access = ServerAccess(settings.redis_url)
-        store, files = ObjectStore(settings.files_url), FileCatalogue(access)
-        marker = StoreMarker(access, store)
+    def of(cls, settings: GatewaySettings, metrics: GatewayMetrics) -> GatewayContext:
+        """Makes a context. It connects when first used; see `aclose`."""
+        redis = GatewayRedis(settings.redis_url)
+        store, files = ObjectStore(settings.files_url), FileCatalogue(redis)
+        marker = StoreMarker(redis, store)
         return cls(
             settings,
-            access,
+            redis,
             QueueClients(QueueClient(settings.redis_url, options=ClientOptions(name=NAME))),
-            Callers(access, open_door=settings.on_loopback),
-            Allowances(access, settings.timeout_s),
-            Posts(access),
-            QueueDirectory(access, settings.queues),
+            Authenticator(redis, open_door=settings.on_loopback),
+            RateLimits(redis, settings.timeout_s),
+            Idempotency(redis),
+            QueueDirectory(redis, settings.queues),
             store,
             files,
             marker,
-            Orphans(access, store, files, marker),
+            Orphans(redis, store, files, marker),
             CpuExecutor(metrics),
             metrics,
         )
 
-    async def attend(self) -> None:
-        """What goes on beside requests, for ever."""
+    async def run(self) -> None:
+        """Runs what goes on beside requests, for ever."""
         async with asyncio.TaskGroup() as group:
-            for one in (self.posts, self.directory, self.orphans):
-                group.create_task(one.attend())
+            for one in (self.idempotency, self.directory, self.orphans):
+                group.create_task(one.run())
 
     async def aclose(self) -> None:
         self.executor.close()
         await self.clients.aclose()
-        await self.access.aclose()
+        await self.redis.aclose()

@@ -60,8 +60,8 @@ class CpuExecutor:
     async def run(
         self, tenant: str, size: int, work: Callable[P, T], /, *args: P.args, **more: P.kwargs
     ) -> T:
-        """What `work` returns: plain data, as it and its arguments are pickled where they are long. `size`:
-        the bytes that it works on. Raises UnexpectedError for whatever it raises.
+        """Returns the result of `work`: plain data, as it and the arguments are pickled if `size`, the bytes
+        to work on, is above SHORT_BYTES. Raises UnexpectedError for whatever `work` raises.
         """
         task = partial(work, *args, **more)
         if size <= SHORT_BYTES:
@@ -83,19 +83,19 @@ class CpuExecutor:
             log.error("a request or an answer cannot be read; it fails: %s", trace)
 
     def close(self) -> None:
-        """Begin nothing more; what runs is waited for when the gateway's process ends."""
+        """Begins nothing more; running work is waited for when the gateway's process ends."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _pause(self, size: int) -> None:
-        """Short ones come in any number: others have their turn between them."""
+        """Gives other tasks their turn after SHORT_BYTES of short work."""
         self._since_pause += size
         if self._since_pause > SHORT_BYTES:
             self._since_pause = size
             await asyncio.sleep(0)
 
     async def _run_aside(self, tenant: str, task: Callable[[], T]) -> T | _Raised:
-        """A tenant has one task there at a time, and so all tenants their turns."""
+        """Runs a task in the pool, one of a tenant at a time, so that all tenants have their turns."""
         turn = self._turns.setdefault(tenant, asyncio.Lock())
         async with turn:
             pool = self._pool = self._pool or _new_pool(PROCESSES)
@@ -132,7 +132,7 @@ def _guarded(task: Callable[[], T]) -> T | _Raised:
 
 
 def _prepare() -> None:
-    """In the process: it ends with its gateway, and not by the terminal's interrupt."""
+    """Prepares a pool's process: it ends with its gateway, and not by the terminal's interrupt."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

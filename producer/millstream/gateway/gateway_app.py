@@ -1,8 +1,8 @@
-"""The application: which route is whose."""
+"""Builds the application: its routes and their handlers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
@@ -16,17 +16,18 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millstream.errors import MillstreamError
+from millstream.gateway.auth.api_keys import ApiKey
 from millstream.gateway.batches.records.batch_catalogue import BatchCatalogue
 from millstream.gateway.batches.routes.batch_routes import BatchRoutes
-from millstream.gateway.completions.completion_route import GenerationEndpoint
-from millstream.gateway.context import Services
+from millstream.gateway.completions.completion_route import CompletionRoute
+from millstream.gateway.context import GatewayContext
 from millstream.gateway.files.routes.file_routes import FileRoutes
-from millstream.gateway.http.api_error import NO_RETRY, ApiError
-from millstream.gateway.http.client_disconnect import ClientGone
-from millstream.gateway.http.request_context import Exchange, Outermost, error_answer
+from millstream.gateway.http.client_disconnect import ClientDisconnected
+from millstream.gateway.http.request_context import GatewayMiddleware, RequestContext, error_answer
 from millstream.gateway.status.model_routes import ModelRoutes
 from millstream.gateway.status.operator_routes import OperatorRoutes
-from millstream.openai.request_body import BatchEndpoint
+from millstream.openai.api_endpoint import ApiEndpoint
+from millstream.openai.api_error import NO_RETRY, ApiError
 
 COMPRESSED_BYTES = 1024  # smaller answers are sent as they are
 COMPRESSION = 4  # zlib's level: contents of files are long
@@ -36,58 +37,108 @@ ABSENT = (
     "fine_tuning", "images", "messages", "moderations", "organization", "realtime",
     "responses", "threads", "uploads", "vector_stores", "videos", "webhook_endpoints",
 )  # fmt: skip
+_PREFIX = "/v1"
 _ANY = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Request, ApiKey], Awaitable[Response]]
 
 
 class Compression(GZipMiddleware):
-    """Of all but event streams, and of parts: their bytes are counted as they are stored."""
+    """Compresses all answers but event streams and byte ranges; bytes of these are counted as stored."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         whole = scope["type"] == "http" and "range" not in Headers(scope=scope)
         await (super().__call__ if whole else self.app)(scope, receive, send)
 
 
-def application(services: Services, registry: CollectorRegistry, most_requests: int) -> ASGIApp:
-    """All of the API, also without `/v1`."""
-    handlers = dict.fromkeys((ApiError, MillstreamError, ClientGone, HTTPException, Exception), _answer)
+def application(gateway: GatewayContext, registry: CollectorRegistry, most_requests: int) -> ASGIApp:
+    """Builds the whole API, whose paths also work without `/v1`."""
+    handlers = dict.fromkeys(
+        (ApiError, MillstreamError, ClientDisconnected, HTTPException, Exception), _answer
+    )
     middleware = [Middleware(Compression, minimum_size=COMPRESSED_BYTES, compresslevel=COMPRESSION)]
-    app = Starlette(routes=routes(services, registry), middleware=middleware, exception_handlers=handlers)
+    app = Starlette(routes=routes(gateway, registry), middleware=middleware, exception_handlers=handlers)
     app.router.redirect_slashes = False
-    return Outermost(app, services.metrics, most_requests)
+    return GatewayMiddleware(app, gateway.metrics, most_requests)
 
 
-def routes(services: Services, registry: CollectorRegistry) -> list[Route]:
-    return [*_of_operators(OperatorRoutes(services, registry)), *_of_api(services)]
+def routes(gateway: GatewayContext, registry: CollectorRegistry) -> list[Route]:
+    return [*_of_operators(gateway, OperatorRoutes(gateway, registry)), *_of_api(gateway)]
 
 
-def _of_operators(routes: OperatorRoutes) -> Iterator[Route]:
-    for name in ("healthz", "readyz", "metrics", "backlog"):
-        yield Route(f"/{name}", getattr(routes, name), methods=["GET"])
+def _of_operators(gateway: GatewayContext, own: OperatorRoutes) -> Iterator[Route]:
+    for name, handler in (("/healthz", own.healthz), ("/readyz", own.readyz), ("/metrics", own.metrics)):
+        yield Route(name, _named(name, handler), methods=["GET"])
+    yield Route("/backlog", _named("/backlog", _for_caller(gateway, own.backlog)), methods=["GET"])
 
 
-def _of_api(services: Services) -> Iterator[Route]:
-    models, files = ModelRoutes(services), FileRoutes(services)
-    batches = BatchRoutes(services, BatchCatalogue(services.access))
-    for prefix in ("/v1", ""):
-        for endpoint in BatchEndpoint:
-            path = prefix + endpoint.removeprefix("/v1")
-            yield Route(path, GenerationEndpoint(endpoint, services), methods=["POST"])
-        yield Route(f"{prefix}/models", models.all, methods=["GET"])
-        yield Route(f"{prefix}/models/{{id:path}}", models.one, methods=["GET"])
-        yield Route(f"{prefix}/files", files.collection, methods=["GET", "POST"])
-        yield Route(f"{prefix}/files/{{id}}", files.one, methods=["GET", "DELETE"])
-        yield Route(f"{prefix}/files/{{id}}/content", files.content, methods=["GET"])
-        yield Route(f"{prefix}/batches", batches.collection, methods=["GET", "POST"])
-        yield Route(f"{prefix}/batches/{{id}}", batches.one, methods=["GET"])
-        yield Route(f"{prefix}/batches/{{id}}/cancel", batches.cancel, methods=["POST"])
-        yield Route(f"{prefix}/batches/{{id}}/results", batches.results, methods=["GET"])
+def _of_api(gateway: GatewayContext) -> Iterator[Route]:
+    models, files = ModelRoutes(gateway), FileRoutes(gateway)
+    batches = BatchRoutes(gateway, BatchCatalogue(gateway.redis))
+    handlers: dict[tuple[str, str], Handler] = {
+        ("GET", "/v1/models"): models.list,
+        ("GET", "/v1/models/{id:path}"): models.one,
+        ("GET", "/v1/files"): files.list,
+        ("POST", "/v1/files"): files.upload,
+        ("GET", "/v1/files/{id}"): files.one,
+        ("DELETE", "/v1/files/{id}"): files.delete,
+        ("GET", "/v1/files/{id}/content"): files.content,
+        ("GET", "/v1/batches"): batches.list,
+        ("POST", "/v1/batches"): batches.create,
+        ("GET", "/v1/batches/{id}"): batches.one,
+        ("POST", "/v1/batches/{id}/cancel"): batches.cancel,
+        ("GET", "/v1/batches/{id}/results"): batches.results,
+    }
+    for prefix in (_PREFIX, ""):
+        for endpoint in ApiEndpoint:
+            path = prefix + endpoint.removeprefix(_PREFIX)
+            yield Route(path, CompletionRoute(endpoint, gateway), methods=["POST"])
+        for path, methods in _by_path(handlers).items():
+            one = _any_of({method: _for_caller(gateway, handlers[method, path]) for method in methods})
+            name = path.replace(":path", "")
+            yield Route(prefix + path.removeprefix(_PREFIX), _named(name, one), methods=methods)
         for name in ABSENT:
             for path in (f"{prefix}/{name}", f"{prefix}/{name}/{{rest:path}}"):
-                yield Route(path, _absent, methods=_ANY)
+                yield Route(path, _named("absent", _absent), methods=_ANY)
+
+
+def _by_path(handlers: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The methods of each path: one route has them all, so that it refuses others with 405."""
+    found: dict[str, list[str]] = {}
+    for method, path in handlers:
+        found.setdefault(path, []).append(method)
+    return found
+
+
+def _named(name: str, endpoint: Endpoint) -> Endpoint:
+    """Sets the route's name for the metrics."""
+
+    async def named(request: Request) -> Response:
+        RequestContext.of(request.scope).route = name
+        return await endpoint(request)
+
+    return named
+
+
+def _for_caller(gateway: GatewayContext, handler: Handler) -> Endpoint:
+    """Authenticates the caller first."""
+
+    async def identified(request: Request) -> Response:
+        return await handler(request, await gateway.authenticator.identify(request))
+
+    return identified
+
+
+def _any_of(methods: Mapping[str, Endpoint]) -> Endpoint:
+    async def chosen(request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        return await methods[method](request)
+
+    return chosen
 
 
 async def _absent(request: Request) -> Response:
-    Exchange.of(request.scope).route = "absent"
     path = request.url.path
     message = f"{path:.200} is not implemented by this gateway; see ops/pages/gateway.md for what is"
     raise ApiError(501, message, "not_implemented", headers=NO_RETRY)

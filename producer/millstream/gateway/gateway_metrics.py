@@ -1,4 +1,4 @@
-"""What the gateway measures, in a registry that is passed in. No tenant's name stands in it."""
+"""Measures the gateway, in a registry that is passed in. No tenant's name stands in it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class GatewayMetrics:
             registry=registry,
         )
         self.gone = Counter(
-            "millstream_gateway_cancelled_jobs", "Jobs cancelled as their client had gone", registry=registry
+            "millstream_gateway_cancelled_jobs",
+            "Jobs cancelled because the client disconnected",
+            registry=registry,
         )
         self.unreadable = Counter(
             "millstream_gateway_unreadable_requests",
@@ -66,11 +68,11 @@ class GatewayMetrics:
         )
 
     def answered(self, route: str, status: int, seconds: float) -> None:
-        """`status` 0: the client went before it had an answer."""
+        """Counts an answered request. `status` 0: the client disconnected before it had an answer."""
         self._requests.labels(route, str(status or CLIENT_GONE)).inc()
         self._seconds.labels(route).observe(seconds)
 
     def count_rows(self, results: Mapping[str, int]) -> None:
-        """Of batches: completed, failed, expired, cancelled."""
+        """Counts rows of batches by result: completed, failed, expired, cancelled."""
         for result, count in results.items():
             self._batch_rows.labels(result).inc(count)

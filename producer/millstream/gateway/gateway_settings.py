@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import QueueKeys
@@ -18,30 +20,42 @@ ABOVE_ZERO = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class GatewaySettings:
-    """Raises InvalidRequest for a value that cannot work.
-
-    `timeout_s`: longest wait for an answer that is not streamed. `disconnect_grace_s`: how long a job
-    outlives its client, for a repeated request to join. `grace_s`: how long requests may go on after
-    SIGTERM.
+class GatewaySettings(BaseModel):
+    """Raises InvalidRequest for a value that cannot work. The docstring of each field is the help of its
+    option.
     """
 
-    redis_url: str
-    queues: tuple[str, ...] = ("default",)
-    host: str = "127.0.0.1"
-    port: int = 8000  # 0: any that is free
-    timeout_s: float = 600.0
-    disconnect_grace_s: float = 5.0
-    grace_s: float = 30.0
-    max_body_bytes: int = 16 * 1024**2
-    max_requests: int = 10_000  # under way at once
-    files_url: str = "millstream-files"  # a folder, or s3://…, gs://…, az://…
-    max_file_bytes: int = 2 * 1024**3
-    max_batch_lines: int = 1_000_000
-    batch_lease_s: float = 30.0  # for which a batch waits for a gateway that has died
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    def __post_init__(self) -> None:
+    redis_url: str
+    """The server of the queues."""
+    queues: tuple[str, ...] = ("default",)
+    """A queue to serve, as a model of this name; repeat it for several."""
+    host: str = "127.0.0.1"
+    """The address to listen on; others than loopback need keys."""
+    port: int = 8000
+    """The port; 0: any that is free."""
+    timeout_s: float = 600.0
+    """Longest wait for an answer that is not streamed."""
+    disconnect_grace_s: float = 5.0
+    """How long a job outlives its client, for a repeated request to join it."""
+    grace_s: float = 30.0
+    """How long requests may go on after SIGTERM."""
+    max_body_bytes: int = 16 * 1024**2
+    """Longest body of a request."""
+    max_requests: int = 10_000
+    """Most requests under way at once."""
+    files_url: str = "millstream-files"
+    """Where all gateways keep files: a folder, or `s3://…`, `gs://…`, `az://…`."""
+    max_file_bytes: int = 2 * 1024**3
+    """Longest file that may be uploaded."""
+    max_batch_lines: int = 1_000_000
+    """Most lines of a batch's input."""
+    batch_lease_s: float = 30.0
+    """How long a batch waits for its gateway, if that has died, until another goes on."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         for queue in self.queues:
             QueueKeys(queue)
         if not self.queues:
@@ -54,6 +68,7 @@ class GatewaySettings:
         for name in ("disconnect_grace_s", "grace_s"):
             if not getattr(self, name) >= 0:
                 raise InvalidRequest(_option(name), getattr(self, name), "must not be negative")
+        return self
 
     @property
     def on_loopback(self) -> bool:
@@ -69,6 +84,3 @@ def is_loopback(host: str) -> bool:
 
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-DEFAULTS = GatewaySettings(redis_url="")

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 import uvicorn
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
-from millstream.client.session.run_while import beside
+from millstream.client.session.run_while import run_while
 from millstream.errors import InvalidRequest, MillstreamError
-from millstream.gateway.auth.api_keys import Keyring
+from millstream.gateway.auth.api_keys import ApiKeyStore
 from millstream.gateway.batches.runner.batch_runner import BatchRunner
-from millstream.gateway.context import Services
+from millstream.gateway.context import GatewayContext
 from millstream.gateway.files.store.store_marker import StoreMismatch
 from millstream.gateway.gateway_app import application
 from millstream.gateway.gateway_metrics import GatewayMetrics
@@ -34,7 +34,7 @@ class CannotListen(MillstreamError):
 
 
 class GatewayServer(uvicorn.Server):
-    """Its runner stops when it does, and not after the requests' grace."""
+    """Stops the batch runner at once at shutdown; only requests get the grace period."""
 
     def __init__(self, config: uvicorn.Config, runner: BatchRunner) -> None:
         super().__init__(config)
@@ -45,17 +45,17 @@ class GatewayServer(uvicorn.Server):
 
 
 async def serve(settings: GatewaySettings, say: Callable[[str], None]) -> None:
-    """Until SIGTERM or SIGINT; requests under way get their grace. Raises InvalidRequest for an address
-    beyond this machine while there are no keys, CannotListen, Unavailable.
+    """Serves until SIGTERM or SIGINT; requests under way get the grace period. Raises InvalidRequest for an
+    address beyond this machine while there are no keys, CannotListen, Unavailable.
     """
     registry = CollectorRegistry()
     disable_created_metrics()  # type: ignore[no-untyped-call]
     ProcessCollector(registry=registry)
-    services = Services.of(settings, GatewayMetrics(registry))
+    gateway = GatewayContext.of(settings, GatewayMetrics(registry))
     try:
-        await _check_door(settings, services)
-        await _check_store(services)
-        app = application(services, registry, _most_requests(settings.max_requests))
+        await _check_door(settings, gateway)
+        await _check_store(gateway)
+        app = application(gateway, registry, _most_requests(settings.max_requests))
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -68,35 +68,37 @@ async def serve(settings: GatewaySettings, say: Callable[[str], None]) -> None:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=max(1, round(settings.grace_s)),
         )
-        with _listening(settings) as listener, _ended_by_signals():
+        with _listener(settings) as listener, _ended_by_signals():
             say(f"the gateway listens on http://{_shown(listener)}, for {', '.join(settings.queues)}")
-            runner = BatchRunner(services)
-            serving = beside(runner.run(), GatewayServer(config, runner).serve([listener]))
-            await beside(services.metrics.loop_gaps.watch(), beside(services.attend(), serving))
+            runner = BatchRunner(gateway)
+            serving = run_while(runner.run(), GatewayServer(config, runner).serve([listener]))
+            await run_while(gateway.metrics.loop_gaps.watch(), run_while(gateway.run(), serving))
     finally:
-        await services.aclose()
+        await gateway.aclose()
 
 
-async def _check_door(settings: GatewaySettings, services: Services) -> None:
+async def _check_door(settings: GatewaySettings, gateway: GatewayContext) -> None:
     if settings.on_loopback:
         return
-    with services.access.reach():
-        if not await Keyring(services.access.redis).is_empty():
+    with gateway.redis.reach():
+        if not await ApiKeyStore(gateway.redis.client).is_empty():
             return
     problem = "needs API keys, as others can reach it; make one with `millstream keys add`, or give 127.0.0.1"
     raise InvalidRequest("--host", settings.host, problem)
 
 
-async def _check_store(services: Services) -> None:
-    """Without it only files and batches are refused; it is asked again with each of them."""
+async def _check_store(gateway: GatewayContext) -> None:
+    """Warns if the store cannot be used: only files and batches are refused then, each after a new check."""
     try:
-        await services.marker.confirm()
+        await gateway.marker.confirm()
     except (StoreMismatch, MillstreamError) as error:
         log.warning("files cannot be used now: %s", error)
 
 
 def _most_requests(wanted: int) -> int:
-    """Each takes a file descriptor: the limit is raised, or else fewer are taken at once."""
+    """Returns how many requests may run at once. Each takes a file descriptor; their limit is raised first if
+    it can be.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or hard > soft:
         needed = wanted + _OWN_FILES
@@ -108,7 +110,7 @@ def _most_requests(wanted: int) -> int:
 
 
 @contextlib.contextmanager
-def _listening(settings: GatewaySettings) -> Iterator[socket.socket]:
+def _listener(settings: GatewaySettings) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         listener = socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
@@ -121,8 +123,8 @@ def _listening(settings: GatewaySettings) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """uvicorn ends in order at SIGTERM and SIGINT, and then sends itself the signal again: the command's end
-    is no failure.
+    """Ignores SIGTERM and SIGINT after uvicorn, which ends in order and then sends itself the signal again:
+    the command's end is no failure.
     """
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

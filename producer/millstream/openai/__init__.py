@@ -1,1 +1,1 @@
-"""OpenAI request bodies to requests, and results to OpenAI answers: for batch lines and the gateway."""
+"""OpenAI's API as data: bodies to requests, results to responses. It knows no HTTP and no files."""

@@ -1,23 +1,23 @@
-"""Results as the bodies with which OpenAI's endpoints answer."""
+"""Converts results to the bodies with which OpenAI's endpoints answer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from millstream.openai.request_body import BatchEndpoint
+from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.wire.messages.choices import Choice, ChoiceDelta, TokenLogprob
 from millstream.wire.messages.job_messages import Result, Usage
 
 
-def answer_body(endpoint: BatchEndpoint, job_id: str, result: Result) -> dict[str, Any]:
+def answer_body(endpoint: ApiEndpoint, job_id: str, result: Result) -> dict[str, Any]:
     """The body of a completed job."""
-    made = _chat if endpoint is BatchEndpoint.CHAT else _completion
+    made = _chat if endpoint is ApiEndpoint.CHAT else _completion
     return made(job_id, result)
 
 
-def answer_id(endpoint: BatchEndpoint, job_id: str) -> str:
-    return f"chatcmpl-{job_id}" if endpoint is BatchEndpoint.CHAT else f"cmpl-{job_id}"
+def answer_id(endpoint: ApiEndpoint, job_id: str) -> str:
+    return f"chatcmpl-{job_id}" if endpoint is ApiEndpoint.CHAT else f"cmpl-{job_id}"
 
 
 def reused_body(body: Mapping[str, Any], metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def reused_body(body: Mapping[str, Any], metadata: Mapping[str, str]) -> dict[st
 
 
 def first_text(body: Mapping[str, Any]) -> str | None:
-    """What the first choice says; None if there is no choice."""
+    """Returns the text of the first choice; None if there is no choice."""
     if not body["choices"]:
         return None
     first = body["choices"][0]
@@ -39,7 +39,7 @@ def first_text(body: Mapping[str, Any]) -> str | None:
 
 
 def _chat(job_id: str, result: Result) -> dict[str, Any]:
-    return _envelope(answer_id(BatchEndpoint.CHAT, job_id), "chat.completion", result) | {
+    return _envelope(answer_id(ApiEndpoint.CHAT, job_id), "chat.completion", result) | {
         "choices": [
             {
                 "index": choice.index,
@@ -54,7 +54,7 @@ def _chat(job_id: str, result: Result) -> dict[str, Any]:
 
 
 def _message(choice: Choice) -> dict[str, Any]:
-    """A thought and calls of tools only where there are any."""
+    """Returns the message, with a thought and calls of tools only where there are any."""
     message: dict[str, Any] = {"role": "assistant", "content": choice.content, "refusal": None}
     if choice.reasoning_content:
         message["reasoning_content"] = choice.reasoning_content
@@ -64,7 +64,7 @@ def _message(choice: Choice) -> dict[str, Any]:
 
 
 def _completion(job_id: str, result: Result) -> dict[str, Any]:
-    return _envelope(answer_id(BatchEndpoint.COMPLETIONS, job_id), "text_completion", result) | {
+    return _envelope(answer_id(ApiEndpoint.COMPLETIONS, job_id), "text_completion", result) | {
         "choices": [
             {
                 "text": choice.text,
@@ -79,7 +79,7 @@ def _completion(job_id: str, result: Result) -> dict[str, Any]:
 
 
 def _completeness(choice: Choice) -> dict[str, bool]:
-    """Nothing without a response format."""
+    """Returns no field without a response format."""
     return {} if choice.complete is None else {"complete": choice.complete}
 
 
@@ -141,7 +141,7 @@ def _bytes(token: str) -> list[int] | None:
 
 
 def completion_logprobs(choice: Choice | ChoiceDelta, offset: int = 0) -> dict[str, Any] | None:
-    """`offset`: characters of the choice before it."""
+    """Returns the field `logprobs`. `offset`: characters of the choice before these."""
     if choice.logprobs is None:
         return None
     return {

@@ -1,43 +1,42 @@
-"""The events of a job as the chunks of OpenAI's streams."""
+"""Converts the deltas of a job to the chunks of OpenAI's streams."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from millstream.gateway.completions.completion_request import AskedGeneration
 from millstream.openai.answer_body import chat_logprobs, completion_logprobs, usage_body
-from millstream.openai.request_body import BatchEndpoint
-from millstream.openai.tool_call_filter import SpokenText
+from millstream.openai.api_endpoint import ApiEndpoint
+from millstream.openai.tool_call_filter import ToolCallFilter
 from millstream.wire.messages.choices import ChoiceDelta
 from millstream.wire.messages.job_messages import Usage
 from millstream.wire.messages.tools import ToolCall
 
-_KINDS = {BatchEndpoint.CHAT: "chat.completion.chunk", BatchEndpoint.COMPLETIONS: "text_completion"}
+_KINDS = {ApiEndpoint.CHAT: "chat.completion.chunk", ApiEndpoint.COMPLETIONS: "text_completion"}
 
 
 class Chunks:
-    """Of one stream: `id`, `created` and `model` are the same in all."""
+    """Converts the deltas of one job. `head`: the fields that are the same in all chunks, such as `id`;
+    `may_call`: the request has tools.
+    """
 
-    def __init__(self, asked: AskedGeneration, answer_id: str, created_s: int) -> None:
-        self._head: dict[str, Any] = {
-            "id": answer_id, "object": _KINDS[asked.endpoint], "created": created_s, "model": asked.model,
-        }  # fmt: skip
-        if asked.service_tier is not None:
-            self._head["service_tier"] = asked.service_tier
-        self._include_usage = asked.include_usage
-        is_chat = asked.endpoint is BatchEndpoint.CHAT
-        self._choices: _Choices = ChatChoices(asked.may_call) if is_chat else CompletionChoices()
+    def __init__(
+        self, endpoint: ApiEndpoint, head: Mapping[str, Any], *, may_call: bool, include_usage: bool
+    ) -> None:
+        self._head: dict[str, Any] = {"object": _KINDS[endpoint], **head}
+        self._include_usage = include_usage
+        is_chat = endpoint is ApiEndpoint.CHAT
+        self._choices: _Choices = ChatChoices(may_call) if is_chat else CompletionChoices()
 
     def of(self, deltas: tuple[ChoiceDelta, ...]) -> Iterator[dict[str, Any]]:
-        """The chunks of one flush of the job, each of one choice."""
+        """Yields the chunks of one flush of the job, each of one choice."""
         for delta in deltas:
             for choice in self._choices.of(delta):
                 yield self._chunk([choice])
 
     def of_usage(self, usage: Usage) -> dict[str, Any]:
-        """The last chunk, if it was asked for."""
+        """Returns the last chunk of a stream whose request asked for usage."""
         return self._chunk([]) | {"usage": usage_body(usage)}
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
@@ -47,18 +46,18 @@ class Chunks:
 
 class _Choices(Protocol):
     def of(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
-        """What a delta adds to `choices`, in as many chunks as it takes."""
+        """Yields a delta's additions to `choices`, in as many chunks as it takes."""
         ...
 
 
 class ChatChoices:
     def __init__(self, may_call: bool) -> None:
         self._may_call = may_call
-        self._spoken: dict[int, SpokenText] = {}
+        self._spoken: dict[int, ToolCallFilter] = {}
 
     def of(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
         if delta.index not in self._spoken:
-            self._spoken[delta.index] = SpokenText()
+            self._spoken[delta.index] = ToolCallFilter()
             yield _chat(delta.index, {"role": "assistant", "content": ""})
         if delta.reasoning_content:
             yield _chat(delta.index, {"reasoning_content": delta.reasoning_content})

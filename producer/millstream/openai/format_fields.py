@@ -18,7 +18,7 @@ _NO_FORMAT: tuple[Any, ...] = (None, {"type": "text"}, [])
 
 
 def format_of(body: Mapping[str, Any]) -> ResponseFormat | None:
-    """Raises InvalidRequest naming the field of the body."""
+    """Returns the format that the body asks for. Raises InvalidRequest naming the field of the body."""
     asked = asked_format(body)
     guided = {GUIDED[name]: body[name] for name in GUIDED if body.get(name) is not None}
     if not guided:
@@ -35,7 +35,7 @@ def format_field(body: Mapping[str, Any]) -> str:
 
 
 def has_format(body: Mapping[str, Any]) -> bool:
-    """Whether the body says anything about its format, and be it that there is none. Calls are a format."""
+    """True if the body sets a format, also if it sets none; tool calls count."""
     if any(body.get(name) is not None for name in FORMAT_FIELDS):
         return True
     return bool(body.get("tools")) and body.get("tool_choice") != "none"
@@ -46,7 +46,7 @@ def deprecated_in(body: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def ordered_text(body: Mapping[str, Any]) -> str:
-    """The fields that ask for a format or for calls of tools, with their keys in their order: an
+    """Writes the fields that ask for a format or for calls of tools, with their keys in their order: an
     answer has its keys in the order of the schema's. Empty without such a field.
     """
     names = (*FORMAT_FIELDS, "tools")

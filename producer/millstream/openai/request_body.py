@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from pydantic import ValidationError
 
 from millstream.errors import InvalidRequest
+from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.chat_messages import TOOL_FIELDS, chat_input, unknown_in
 from millstream.openai.format_fields import FORMAT_FIELDS, deprecated_in, format_field, format_of
 from millstream.openai.message_content import predicted_text
@@ -25,11 +25,6 @@ from millstream.wire.messages.validation_errors import invalid_request, within_r
 
 DEFAULT_QUEUE = "default"
 COMPLETION_MAX_TOKENS = 16  # the API's default for /v1/completions; chat has none
-
-
-class BatchEndpoint(StrEnum):
-    CHAT = "/v1/chat/completions"
-    COMPLETIONS = "/v1/completions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +45,8 @@ _COMMON = {
     "prediction", "cache", *FORMAT_FIELDS,
 }  # fmt: skip
 KNOWN_FIELDS = {
-    BatchEndpoint.CHAT: _COMMON | {"messages", "max_completion_tokens", "top_logprobs", *TOOL_FIELDS},
-    BatchEndpoint.COMPLETIONS: _COMMON | {"prompt"},
+    ApiEndpoint.CHAT: _COMMON | {"messages", "max_completion_tokens", "top_logprobs", *TOOL_FIELDS},
+    ApiEndpoint.COMPLETIONS: _COMMON | {"prompt"},
 }
 _WITHOUT_EFFECT = {"user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
 # API fields that are not supported; beside each, the values that ask for nothing.
@@ -77,7 +72,7 @@ UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
 
 
 def read_body(
-    endpoint: BatchEndpoint, body: Mapping[str, Any], *, lane: Lane, tenant: str, queue: str | None = None
+    endpoint: ApiEndpoint, body: Mapping[str, Any], *, lane: Lane, tenant: str, queue: str | None = None
 ) -> RequestBody:
     """Raises InvalidRequest naming the field. Null is the same as absent, everywhere. `queue`: overrides the
     body's model; None: the model names the queue.
@@ -87,11 +82,11 @@ def read_body(
 
 
 def _read(
-    endpoint: BatchEndpoint, body: Mapping[str, Any], lane: Lane, tenant: str, queue: str | None
+    endpoint: ApiEndpoint, body: Mapping[str, Any], lane: Lane, tenant: str, queue: str | None
 ) -> RequestBody:
     given = {name: value for name, value in body.items() if value is not None}
     unknown = _check_names(given, KNOWN_FIELDS[endpoint])
-    if endpoint is BatchEndpoint.CHAT:
+    if endpoint is ApiEndpoint.CHAT:
         inputs = chat_input(given)
         unknown += unknown_in(given["messages"])
     else:
@@ -128,7 +123,7 @@ def _check_names(given: Mapping[str, Any], known: set[str]) -> tuple[str, ...]:
     return tuple(unknown)
 
 
-def _sampling(endpoint: BatchEndpoint, given: Mapping[str, Any]) -> dict[str, Any]:
+def _sampling(endpoint: ApiEndpoint, given: Mapping[str, Any]) -> dict[str, Any]:
     fields = {name: given[name] for name in _DIRECT if name in given}
     for name in _LISTS:
         if name in given:
@@ -137,15 +132,15 @@ def _sampling(endpoint: BatchEndpoint, given: Mapping[str, Any]) -> dict[str, An
         fields["logit_bias"] = _logit_bias(given["logit_bias"])
     if (max_tokens := _max_tokens(endpoint, given)) is not None:
         fields["max_tokens"] = max_tokens
-    if endpoint is BatchEndpoint.CHAT:
+    if endpoint is ApiEndpoint.CHAT:
         fields |= {name: given[name] for name in ("logprobs", "top_logprobs") if name in given}
     elif "logprobs" in given:  # in completions it is the number of alternatives
         fields |= {"logprobs": True, "top_logprobs": given["logprobs"]}
     return fields
 
 
-def _max_tokens(endpoint: BatchEndpoint, given: Mapping[str, Any]) -> Any:
-    if endpoint is BatchEndpoint.COMPLETIONS:
+def _max_tokens(endpoint: ApiEndpoint, given: Mapping[str, Any]) -> Any:
+    if endpoint is ApiEndpoint.COMPLETIONS:
         return given.get("max_tokens", COMPLETION_MAX_TOKENS)
     old, new = given.get("max_tokens"), given.get("max_completion_tokens")
     if old is not None and new is not None and old != new:

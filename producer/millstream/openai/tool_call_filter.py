@@ -1,13 +1,13 @@
-"""Text that may be calls of tools: a stream shows what is said beside them, and not their text."""
+"""Keeps the text of tool calls out of a stream, which shows only what is said beside them."""
 
 from __future__ import annotations
 
 from millstream.wire.messages.tools import CALL_BEGIN
 
 
-class SpokenText:
-    """Of one choice. What is given out comes to `Choice.content` in the end, but for white space before it;
-    without calls to the whole text.
+class ToolCallFilter:
+    """One choice's text without tool calls. The pieces add up to `Choice.content`, leading white space
+    aside; without calls, to the whole text.
     """
 
     __slots__ = ("_held",)
@@ -16,8 +16,8 @@ class SpokenText:
         self._held = ""
 
     def push(self, text: str) -> str:
-        """New text; returns what can be shown now: nothing that may begin a call, or be white space before
-        one.
+        """Takes new text; returns the part that can be shown now: nothing that may begin a call, or be white
+        space before one.
         """
         self._held += text
         shown, call, _ = self._held.partition(CALL_BEGIN)
@@ -28,11 +28,11 @@ class SpokenText:
         return shown
 
     def rest(self, has_calls: bool) -> str:
-        """At the end: what was held for calls that did not come."""
+        """Returns, at the end, the text that was held for calls that did not come."""
         return "" if has_calls else self._held
 
 
 def _begun_tag(text: str) -> int:
-    """How many of the last characters may be the beginning of a call."""
+    """Returns how many of the last characters may be the beginning of a call."""
     longest = min(len(text), len(CALL_BEGIN) - 1)
     return next((size for size in range(longest, 0, -1) if CALL_BEGIN.startswith(text[-size:])), 0)

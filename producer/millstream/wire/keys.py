@@ -93,7 +93,7 @@ class ShardKeys:
         return f"{self.tag}:tenants:{lane}"
 
     @property
-    def parking(self) -> list[str]:
+    def parking_keys(self) -> list[str]:
         """Keys of the jobs parked beside the lanes, as scripts take them."""
         return [key for lane in LANES for key in (self.parked(lane), self.tenants(lane))]
 
@@ -123,7 +123,7 @@ class ShardKeys:
         """Sorted set of the kept results by the time of their end, and their bytes."""
         return f"{self.tag}:cache", f"{self.tag}:cache_bytes"
 
-    def ending(self, job_id: str) -> tuple[str, ...]:
+    def end_keys(self, job_id: str) -> tuple[str, ...]:
         """All keys that the end of a job touches, in the order in which scripts take them."""
         return self.job(job_id), self.tokens(job_id), self.delayed, self.deadlines, self.held_bytes
 
@@ -133,7 +133,7 @@ class ShardKeys:
         return f"{self.tag}:model"
 
     @property
-    def lasting(self) -> set[str]:
+    def kept_keys(self) -> set[str]:
         """Keys that may stay after all jobs have ended and were forgotten."""
         return {self.held_bytes, self.dead, self.model, *self.lanes}
 

@@ -42,7 +42,7 @@ def test_all_tokens_of_all_rows_are_noted(engine: Adapter) -> None:
     assert engine.run(WORK, "another").steps == 6
 
 
-def test_static_batches_wait_for_each_other_and_have_as_many_rows_as_ours(tiny: Path) -> None:
+def test_static_batches_run_in_turn_with_as_many_rows_as_ours(tiny: Path) -> None:
     run = load("hf-static", _setup(tiny, max_rows=2)).run(WORK, "salt")
     assert run.steps == 6 + 4
     first_of_second_batch = run.timings[2].first_s
@@ -52,7 +52,7 @@ def test_static_batches_wait_for_each_other_and_have_as_many_rows_as_ours(tiny: 
     assert load("hf-static", _setup(tiny)).run(many, "salt").steps == 2
 
 
-def test_generate_draws_beyond_an_end_and_enforces_no_minimum_for_it(
+def test_generate_draws_past_an_end_token_without_a_minimum(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A minimum would cost it three passes over all logits in each step, which none of the others has."""
@@ -81,7 +81,7 @@ def test_continuous_batching_stamps_each_token(tiny: Path) -> None:
     assert all(timing.first_s is not None and timing.first_s > 0 for timing in run.timings)
 
 
-def test_ours_takes_a_gguf_file_of_the_model_in_place_of_its_folder(tiny: Path, tmp_path: Path) -> None:
+def test_our_engine_takes_a_gguf_file_in_place_of_a_folder(tiny: Path, tmp_path: Path) -> None:
     path = gguf_file(tiny, tmp_path / "model.gguf")
     run = load(f"{OURS},model={path},cache_dir={tmp_path}", _setup(tiny)).run(WORK, "salt")
     assert [timing.tokens for timing in run.timings] == WORK.output_lengths

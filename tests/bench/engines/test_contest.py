@@ -20,7 +20,7 @@ from support.models.checkpoints import build
 pytestmark = pytest.mark.slow
 
 
-def test_a_table_a_file_the_absent_and_a_checkout_beside_this_one(
+def test_a_contest_prints_a_table_and_compares_another_checkout(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """This one again, by another way to it."""

@@ -87,7 +87,7 @@ def test_vllm_gets_room_for_all_rows_at_once() -> None:
     assert environment("vllm", sys.executable, small)["VLLM_CPU_KVCACHE_SPACE"] == "4"
 
 
-def test_the_child_needs_nothing_that_another_interpreter_may_not_have() -> None:
+def test_the_child_imports_only_the_standard_library() -> None:
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); import ops.bench.engines.child; "
         "print(*{name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names)"

@@ -30,7 +30,7 @@ def test_decode_reads_the_weights_once_and_every_row_its_context() -> None:
     assert decode_tokens_s(MODEL, 4, 10, SLOW_UNITS) == pytest.approx(100 / (2 * 1200 + 8 * 10 * 3))
 
 
-def test_prefill_multiplies_with_all_weights_and_with_the_tokens_before() -> None:
+def test_prefill_counts_all_weights_and_all_earlier_tokens() -> None:
     pairs = 3 * 10 * 11 / 2
     assert prefill_tokens_s(MODEL, 10, SLOW_UNITS) == pytest.approx(10 * 100 / (2 * 1000 * 10 + 8 * pairs))
 
@@ -42,7 +42,7 @@ def test_drained_rows_are_prefilled_and_decoded() -> None:
     assert drained_tokens_s(MODEL, 2, 10, 4, SLOW_UNITS) == pytest.approx(4 / (prompt_s + output_s))
 
 
-def test_a_shared_prefix_is_never_computed_and_read_once_for_all_rows() -> None:
+def test_a_shared_prefix_is_not_computed_and_is_read_once() -> None:
     prompts = Prompts(shared=20, own=5, output=2)  # one of the two tokens is computed, at 26 tokens
     own_pairs, all_pairs = sum(range(21, 27)) * 3, sum(range(1, 27)) * 3
     shared, apart = (requests_s(MODEL, prompts, 4, way, SLOW_UNITS) for way in (True, False))

@@ -31,7 +31,7 @@ def test_arrivals_are_poissons() -> None:
     assert statistics.variance(seconds) == pytest.approx(20.0, rel=0.15)
 
 
-def test_prompts_share_their_beginning_in_every_run_and_nothing_else() -> None:
+def test_prompts_share_only_their_prefix_in_every_run() -> None:
     prompts = Prompts(shared=20, own=6, output=5)
     first, second = (prompts.arrivals(10.0, 8, vocab=500, seed=seed) for seed in (1, 2))
     everything = [arrival.prompt for arrival in first + second]
@@ -45,7 +45,7 @@ def served(due_s: float, first_s: float | None, end_s: float | None) -> Served:
     return Served(due_s, 1, first_s, end_s)
 
 
-def test_a_point_counts_from_the_scheduled_arrival_and_without_the_warm_ones() -> None:
+def test_a_point_counts_from_the_scheduled_arrival_after_warm_up() -> None:
     requests = [served(0.0, 50.0, 90.0), served(1.0, 2.0, 3.0), served(2.0, 2.5, 5.0)]
     point = LoadPoint.of(1.0, requests, warm=1, cut_s=100.0)
     assert point.latency_s.mean == pytest.approx(2.5)  # 2 and 3

@@ -20,7 +20,7 @@ SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vo
 SMALL = {"small": TINY_14M | SIZES}
 
 
-def test_a_shape_is_made_in_a_precision_that_the_processor_computes(
+def test_a_shape_is_made_in_a_precision_the_cpu_computes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -37,7 +37,7 @@ def test_a_shape_is_made_in_a_precision_that_the_processor_computes(
     }
 
 
-def test_a_checkpoint_that_the_processor_computes_badly_is_copied_once(
+def test_a_checkpoint_the_cpu_computes_badly_is_copied_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

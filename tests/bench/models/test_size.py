@@ -38,7 +38,7 @@ def test_a_plain_decoder(tmp_path: Path) -> None:
     assert size.windows == (None, None)
 
 
-def test_a_tied_head_is_counted_once_and_float32_reads_twice_the_bytes(tmp_path: Path) -> None:
+def test_a_tied_head_counts_once_and_float32_doubles_the_bytes(tmp_path: Path) -> None:
     tied = _size(tmp_path, "llama", tie_word_embeddings=True)
     assert (tied.token_weights, tied.head_weights) == (LAYERS, 100 * 32)
     assert tied.weight_bytes == 2 * (LAYERS + 100 * 32)
@@ -46,7 +46,7 @@ def test_a_tied_head_is_counted_once_and_float32_reads_twice_the_bytes(tmp_path:
     assert (wide.weight_bytes, wide.kv_token_bytes) == (4 * (LAYERS + 100 * 32), 4 * 2 * 2 * 2 * 8)
 
 
-def test_a_token_goes_through_some_of_the_experts_and_a_step_through_all(tmp_path: Path) -> None:
+def test_a_token_reads_some_experts_and_a_step_reads_all(tmp_path: Path) -> None:
     size = _size(tmp_path, "mixtral", num_local_experts=4, num_experts_per_tok=2)
     expert, router = 3 * 32 * 48, 4 * 32
     rest = LAYERS - 2 * expert + 2 * router

@@ -78,7 +78,7 @@ def test_formats_are_compared_on_text(spelling: Path, text: str, capsys: pytest.
 
 
 @pytest.mark.parametrize("needles", [3, A_WINDOW + 2])
-def test_needles_are_as_far_away_as_asked_and_found_by_who_copies(
+def test_needles_are_at_the_asked_distance_and_found_by_a_copier(
     needles: int, spelling: Path, text: str
 ) -> None:
     tokenizer = AutoTokenizer.from_pretrained(spelling)

@@ -42,7 +42,7 @@ def test_clients_share_the_work_and_read_every_token(tiny: Path, tmp_path: Path)
     assert clients_s > 0
 
 
-def test_the_worker_gets_the_settings_of_the_engine_alone_as_flags_that_it_takes(tiny: Path) -> None:
+def test_the_worker_gets_the_engine_settings_as_valid_flags(tiny: Path) -> None:
     settings = "prefix_cache=off,shared_attention=on,compile_model=off"
     setup = Setup(str(tiny), "cpu", 1, 64, kv_tokens=1024, longest_row=16, rows=3, settings=settings)
     flags = worker_flags(setup, "redis://127.0.0.1", tiny)

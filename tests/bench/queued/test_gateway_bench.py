@@ -30,7 +30,7 @@ async def test_events_are_counted_wherever_the_bytes_are_cut() -> None:
     assert one_by_one.events == 3
 
 
-async def test_a_refused_request_and_an_error_in_a_stream_are_no_events() -> None:
+async def test_a_refused_request_and_a_stream_error_are_not_events() -> None:
     for sent in (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", HEAD + b'15\r\ndata: {"error": {}}\n\n\r\n'):
         stream = CountedStream()
         stream.data_received(sent)

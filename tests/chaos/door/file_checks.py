@@ -12,7 +12,7 @@ from millstream.gateway.files.store.file_record import FOLDER
 from millstream.gateway.files.store.object_store import ObjectStore
 from millstream.gateway.files.store.orphans import Orphans
 from millstream.gateway.files.store.store_marker import StoreMarker
-from millstream.gateway.redis.gateway_redis import ServerAccess
+from millstream.gateway.redis.gateway_redis import GatewayRedis
 
 if TYPE_CHECKING:
     from chaos.arena import Arena
@@ -41,7 +41,7 @@ def file_faults(upload: Upload, listed: Sequence[Mapping[str, Any]]) -> Iterator
 async def swept(arena: Arena, door: Door) -> int:
     """How many objects a sweep deletes once no gateway is there; then each object has its file and each file
     its object."""
-    access = ServerAccess(arena.server.url)
+    access = GatewayRedis(arena.server.url)
     store, files = ObjectStore(str(arena.files)), FileCatalogue(access)
     try:
         count = await Orphans(access, store, files, StoreMarker(access, store)).sweep(age_s=0.0)

@@ -96,7 +96,7 @@ def test_check_finds_what_is_wrong(damage: Callable[[HostPool], object]) -> None
         host.check()
 
 
-def test_only_wanted_blocks_are_kept_and_damaged_ones_are_dropped() -> None:
+def test_a_host_pool_keeps_wanted_blocks_and_drops_damaged_ones() -> None:
     host = HostPool(4, most=4)
     pool = BlockPool(2, host)
     blocks = [pool.take(), pool.take()]
@@ -157,7 +157,7 @@ def test_the_rate_of_steps_decides() -> None:
         assert bool(rig.scheduler.stats().swapped_out_total) is swaps
 
 
-def test_a_row_that_is_aborted_while_its_pages_are_away_leaves_nothing_behind() -> None:
+def test_a_row_aborted_while_swapped_out_leaves_nothing_behind() -> None:
     rig = rig_of(ask(1, 48, max_tokens=8), blocks=17, host_blocks=14)
     rig.step()
     rig.add(ask(2, 60, priority=0, max_tokens=3))

@@ -39,9 +39,7 @@ def questions(documents: int, each: int, **fields: Any) -> list[EngineRequest]:
 
 
 @pytest.mark.parametrize("max_step_tokens", [512, 16])
-def test_groups_in_turns_in_a_pool_that_holds_one_are_each_computed_once(
-    depth: int, max_step_tokens: int
-) -> None:
+def test_each_group_is_computed_once_in_a_pool_that_holds_one(depth: int, max_step_tokens: int) -> None:
     rig = rig_of(blocks=18, max_rows=4, pipeline_depth=depth, max_step_tokens=max_step_tokens)
     rig.run(*questions(documents=8, each=20))
     groups = [handle % 8 for handle, _ in rig.admitted]
@@ -49,7 +47,7 @@ def test_groups_in_turns_in_a_pool_that_holds_one_are_each_computed_once(
     assert rig.scheduler.stats().prompt_computed_total == 8 * 40 + 160
 
 
-def test_a_group_is_left_for_the_longest_waiting_row_now_and_then() -> None:
+def test_a_group_sometimes_yields_to_the_longest_waiting_row() -> None:
     """Questions about one document come without end; the other document's are not kept out by them, and the
     first is not computed again for each of them."""
     rig = rig_of(ask(0, (*range(40), 900), max_tokens=8), blocks=18, max_rows=4, patience_s=10.0)
@@ -66,7 +64,7 @@ def test_a_group_is_left_for_the_longest_waiting_row_now_and_then() -> None:
     rig.run()
 
 
-def test_a_long_prompt_of_the_batch_lane_lets_interactive_rows_in(depth: int) -> None:
+def test_a_long_batch_prompt_lets_interactive_rows_in(depth: int) -> None:
     rig = rig_of(ask(1, 160), pipeline_depth=depth, max_step_tokens=8)
     rig.steps(3)
     rig.add(ask(2, 6, priority=0))
@@ -77,7 +75,7 @@ def test_a_long_prompt_of_the_batch_lane_lets_interactive_rows_in(depth: int) ->
 
 
 @pytest.mark.parametrize("prompt", [1, 6, 11, 16])
-def test_a_long_prompt_gets_on_beside_an_endless_stream_of_interactive_ones(depth: int, prompt: int) -> None:
+def test_a_long_prompt_advances_beside_endless_interactive_rows(depth: int, prompt: int) -> None:
     rig = rig_of(ask(1, 80), pipeline_depth=depth, max_step_tokens=8)
     rig.step()
     for step in range(120):

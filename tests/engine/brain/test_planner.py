@@ -48,7 +48,7 @@ def test_a_mixed_step() -> None:
     assert plan.output_indices.tolist() == [2, 0]
 
 
-def test_unused_places_of_block_tables_are_zero_also_after_longer_rows() -> None:
+def test_unused_block_table_places_are_zero_after_longer_rows() -> None:
     rig = rig_of(ask(1, 20, max_tokens=1), ask(2, 20, max_tokens=1), max_rows=2)
     rig.run()
     rig.add(ask(3, 20), ask(4, 3))
@@ -69,7 +69,7 @@ def test_noise_is_drawn_where_a_token_depends_on_it() -> None:
     assert [plan.noise.tolist() for plan in rig.plans[2:]] == [*drawn, [0.0]]
 
 
-def test_decoding_slots_are_the_same_array_while_they_are_the_same() -> None:
+def test_unchanged_decoding_slots_are_the_same_array() -> None:
     rig = rig_of(ask(1, 4, max_tokens=8), ask(2, 4, max_tokens=4))
     batch, seen = rig.scheduler._batch, []
     for _ in range(7):
@@ -123,7 +123,7 @@ def test_a_row_in_the_place_of_another_reads_what_is_its_own() -> None:
     assert together == [[(40, [0, 1])]] * 3 + [[]] * 3
 
 
-def test_prefix_groups_stay_true_when_rows_are_preempted_and_come_back() -> None:
+def test_prefix_groups_stay_true_across_preemptions() -> None:
     rig = rig_of(blocks=24, max_rows=6)
     rig.run(*(ask(handle, (*DOCUMENT, handle), max_tokens=40) for handle in range(5)))
     assert rig.scheduler.stats().preemptions_total > 0

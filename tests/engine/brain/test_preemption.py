@@ -65,7 +65,7 @@ def test_interactive_takes_a_slot_from_batch(depth: int) -> None:
     assert list(rig.finished) == [3, 1, 2]
 
 
-def test_interactive_takes_blocks_from_as_many_batch_rows_as_needed(depth: int) -> None:
+def test_interactive_takes_blocks_from_several_batch_rows(depth: int) -> None:
     rig = rig_of(*(ask(handle, 12, max_tokens=30) for handle in range(1, 5)), blocks=20, pipeline_depth=depth)
     rig.step()
     rig.add(ask(9, 36, priority=0, max_tokens=3))
@@ -93,7 +93,7 @@ def test_nobody_gives_way_in_vain() -> None:
 
 
 @pytest.mark.parametrize("own", [{"priority": 0}, {"alone": True}], ids=str)
-def test_interactive_takes_nothing_from_its_own_lane_or_from_a_row_that_must_run_alone(
+def test_interactive_preempts_no_equal_row_and_no_isolated_row(
     own: dict[str, int],
 ) -> None:
     rig = rig_of(ask(1, 4, max_tokens=20, **own), max_rows=1)
@@ -183,9 +183,7 @@ def test_it_is_not_always_the_same_row(depth: int) -> None:
 
 
 @pytest.mark.parametrize("sizes", [{"max_rows": 1}, {"max_rows": 3, "blocks": 12}])
-def test_batch_rows_get_through_an_endless_stream_of_interactive_ones(
-    depth: int, sizes: dict[str, int]
-) -> None:
+def test_batch_rows_finish_beside_endless_interactive_ones(depth: int, sizes: dict[str, int]) -> None:
     rig = rig_of(pipeline_depth=depth, patience_s=10.0, **sizes)
     rig.add(*(ask(handle, 8, max_tokens=12) for handle in range(3)))
     for step in range(220):
@@ -199,7 +197,7 @@ def test_batch_rows_get_through_an_endless_stream_of_interactive_ones(
 
 
 @pytest.mark.parametrize("before", range(4))
-def test_a_row_gets_through_that_is_displaced_whenever_it_is_nearly_done(depth: int, before: int) -> None:
+def test_a_row_preempted_again_near_its_end_finishes(depth: int, before: int) -> None:
     """An interactive row that takes the whole pool comes every 28 steps, and nothing else waits by then."""
     rig = rig_of(pipeline_depth=depth, blocks=48, context_length=192, max_step_tokens=8, patience_s=10.0)
     for handle in range(2, 2 + before):

@@ -173,7 +173,7 @@ TWO_CUTS = st.builds(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(TWO_CUTS, max_size=6, unique=True))
-def test_it_is_the_best_choice_where_one_beginning_lies_in_another(rows: list[str]) -> None:
+def test_the_best_groups_are_chosen_where_prefixes_are_nested(rows: list[str]) -> None:
     assert seated(*rows).check() == most_saved([path(row) for row in rows])
 
 

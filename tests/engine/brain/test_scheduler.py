@@ -59,7 +59,7 @@ def test_short_prompts_join_behind_the_end_of_a_long_one() -> None:
     rig.run()
 
 
-def test_a_small_step_keeps_rows_waiting_rather_than_running_in_turns(depth: int) -> None:
+def test_a_small_step_makes_rows_wait_and_not_alternate(depth: int) -> None:
     rig = rig_of(max_step_tokens=3, pipeline_depth=depth)
     rig.run(*(ask(handle, 2, max_tokens=12) for handle in range(7)))
     for handle in range(7):

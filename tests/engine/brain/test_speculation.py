@@ -79,7 +79,7 @@ def test_all_that_is_likely_pays_where_tokens_cost_nothing() -> None:
     assert costs(lambda _: 0.02, range(1, 65)).best(1, 1, [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3]) == 7
 
 
-def test_nothing_pays_where_each_token_costs_as_much_as_the_first() -> None:
+def test_no_draft_pays_where_every_token_costs_the_same() -> None:
     learned = costs(lambda tokens: 0.01 * tokens, range(1, 65))
     assert learned.best(8, 8, [0.99] * 40) == 0
     assert not learned.pays(8, 8)
@@ -153,7 +153,7 @@ def test_drafts_take_fewer_steps() -> None:
     assert stats.steps_total <= 40 - stats.accepted_total + 1
 
 
-def test_of_a_row_that_ends_among_its_drafts_only_output_counts_as_accepted() -> None:
+def test_only_output_counts_as_accepted_when_a_row_ends() -> None:
     made = rig({"speculate": "always"}, every=10_000)
     made.run(ask(1, [10], max_tokens=40, end_ids=(27,)))
     steps = [(step.tokens, drafts) for step in made.settled for drafts in step.drafts]
@@ -165,7 +165,7 @@ def test_of_a_row_that_ends_among_its_drafts_only_output_counts_as_accepted() ->
 
 
 @pytest.mark.parametrize("earlier", [0, 13])
-def test_a_prediction_is_followed_from_its_beginning_and_after_what_is_wrong(earlier: int) -> None:
+def test_a_prediction_is_followed_from_its_start_and_past_errors(earlier: int) -> None:
     """Also by a row that goes on after an earlier attempt. The model counts, whatever is predicted."""
     answer = list(range(10, 50))
     predicted = [*answer[:20], 99, *answer[21:]]
@@ -212,7 +212,7 @@ def test_drafts_take_neither_cached_nor_others_blocks() -> None:
     assert made.scheduler.stats().preemptions_total == 0
 
 
-def test_drafts_go_up_to_the_end_of_a_block_where_the_cache_has_all_others() -> None:
+def test_drafts_fill_a_block_where_the_cache_holds_the_others() -> None:
     made = rig({"speculate": "always", "blocks": 7, "context_length": 28}, every=10_000)
     made.run(ask(1, 16, max_tokens=5))  # leaves 5 blocks in the cache, and the next prompt takes the others
     before = len(made.plans)

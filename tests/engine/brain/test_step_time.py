@@ -28,7 +28,7 @@ def run(model: StepTimeModel, steps: int, seconds: Callable[[int], float], start
     return chunks
 
 
-def test_a_step_without_a_target_takes_as_many_prompt_tokens_as_it_may() -> None:
+def test_a_step_without_a_target_takes_the_most_prompt_tokens() -> None:
     assert run(StepTimeModel(0.0, 512), 9, lambda tokens: 0.01 * tokens) == [512] * 9
 
 

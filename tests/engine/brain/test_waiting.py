@@ -75,7 +75,7 @@ def test_lane_then_deadline_then_cached_prefix_then_arrival() -> None:
     assert len(queue.rows) == 0
 
 
-def test_rows_that_were_in_the_batch_go_ahead_in_their_lane_by_group_in_their_order() -> None:
+def test_rows_that_were_in_the_batch_lead_their_lane_by_group() -> None:
     queue = Queue()
     rows = [queue.add(n, prompt=(*document(1 + n % 2), n), max_tokens=9 + 90 * (n == 2)) for n in range(4)]
     queue.add(5, deadline_ms=1)
@@ -99,7 +99,7 @@ def document(number: int) -> tuple[int, ...]:
     return tuple(range(10_000 * number, 10_000 * number + 3 * BLOCK))
 
 
-def test_a_group_follows_its_first_row_before_the_next_group_begins() -> None:
+def test_a_group_follows_its_first_row_before_the_next_group() -> None:
     """Two documents are asked about in turn; nothing of either is cached before its first row gets in."""
     queue = Queue()
     for handle in range(200):
@@ -199,7 +199,7 @@ def test_every_fourth_admission_is_the_longest_waiting_rows() -> None:
     assert queue.admit(AGED_TURN, now=11.9) == [106, 107, 108, 109]  # row 2 has only waited for 9.9 s
 
 
-def test_in_its_own_lane_a_row_that_is_passed_over_has_rarer_turns() -> None:
+def test_a_row_passed_over_in_its_own_lane_has_rarer_turns() -> None:
     queue = Queue(patience_s=10.0, own_turn=8)
     old = [queue.add(handle) for handle in range(3)]
     for handle in range(100, 120):
@@ -210,7 +210,7 @@ def test_in_its_own_lane_a_row_that_is_passed_over_has_rarer_turns() -> None:
 
 
 @pytest.mark.parametrize("own_turn", [1, 4, 5, 16, 18])
-def test_that_turn_is_not_taken_by_lower_lanes_however_long_they_waited(own_turn: int) -> None:
+def test_lower_lanes_never_take_the_turn_of_a_passed_over_row(own_turn: int) -> None:
     queue = Queue(patience_s=10.0, own_turn=own_turn)
     for handle in range(100):
         queue.add(handle, priority=1)
@@ -220,7 +220,8 @@ def test_that_turn_is_not_taken_by_lower_lanes_however_long_they_waited(own_turn
     assert passed_over.handle in queue.admit(20, now=15.0)
 
 
-def test_who_was_displaced_again_and_again_counts_as_interactive_once_it_waited_long_enough() -> None:
+def test_a_preempted_row_is_promoted_after_patience() -> None:
+    """A row that is displaced again and again counts as interactive once it waited long enough."""
     queue = Queue(patience_s=10.0)
     row = queue.add(1, priority=1)
     priorities = []
@@ -270,7 +271,7 @@ def test_counters_of_tenants_that_are_gone_do_not_pile_up() -> None:
     assert len(queue.rows._served) <= MAX_TENANTS + 1
 
 
-def test_only_a_row_that_is_admitted_by_its_age_keeps_the_higher_lane() -> None:
+def test_only_a_row_admitted_by_age_keeps_the_higher_lane() -> None:
     queue = Queue(patience_s=10.0)
     old = queue.add(0, priority=1)
     for handle in range(1, 1 + AGED_TURN):

@@ -43,7 +43,7 @@ def test_a_text_without_an_end_that_leaves_no_choice_is_cut() -> None:
     assert 0 < len(matcher.forced()) < 1e6
 
 
-def test_the_largest_object_of_optional_properties_can_be_followed() -> None:
+def test_the_largest_object_of_optional_properties_compiles() -> None:
     names = {f"p{number}": {"type": "integer"} for number in range(MAX_OPTIONAL)}
     matcher = compiled({"type": "object", "properties": names, "additionalProperties": False})
     assert matcher.consume(list(b'{"p0":1,"p250":2,"p499":'))
@@ -51,7 +51,7 @@ def test_the_largest_object_of_optional_properties_can_be_followed() -> None:
     assert matcher.failure is None
 
 
-def test_an_output_that_the_grammar_did_not_allow_is_not_continued() -> None:
+def test_an_output_outside_the_grammar_is_not_continued() -> None:
     """An earlier attempt's engine had another version of the compiler."""
     request = EngineRequest(1, (1,), 5, grammar=GrammarSpec("regex", "[0-9]+"), outputs=(tuple(b"1a"),))
     compiler = GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: 0.0)
@@ -75,7 +75,7 @@ def test_a_thought_may_come_before_each_kind_of_answer(kind: Any, text: str) -> 
     assert matcher.complete
 
 
-def test_the_search_for_the_function_at_fault_has_one_bound_for_all() -> None:
+def test_the_search_for_the_bad_function_has_one_time_bound() -> None:
     """Other requests wait for it: with a bound for each it took minutes."""
     tried = []
 
@@ -103,7 +103,7 @@ def test_the_search_for_the_function_at_fault_has_one_bound_for_all() -> None:
         ("regex", "a<[1]>"),
     ],
 )
-def test_what_is_tried_is_what_is_compiled_but_for_the_tokens_around_it(kind: Any, text: str) -> None:
+def test_the_tried_grammar_differs_only_in_surrounding_tokens(kind: Any, text: str) -> None:
     tried: list[str] = []
     compiler = GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: tried.append(grammar) or 0.0)
     for end in (None, 100):
@@ -116,7 +116,7 @@ def test_what_is_tried_is_what_is_compiled_but_for_the_tokens_around_it(kind: An
     assert str(alone).count("<[") == text.count("<[")
 
 
-def test_a_token_that_a_grammar_names_by_its_id_is_tried_as_a_letter() -> None:
+def test_a_token_named_by_id_is_tried_as_a_letter() -> None:
     tried: list[str] = []
     compiler = GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: tried.append(grammar) or 0.0)
     spec = GrammarSpec("grammar", 'start: "a" <[100]> # <[1]>')

@@ -62,7 +62,7 @@ def taken(thread: GrammarThread) -> list[Any]:
 
 
 @pytest.mark.parametrize(("text", "problem"), [("panic", "Panic"), ("invalid", "no such key")])
-def test_what_cannot_be_compiled_comes_back_and_the_thread_goes_on(text: str, problem: str) -> None:
+def test_a_grammar_that_fails_leaves_the_thread_running(text: str, problem: str) -> None:
     thread = GrammarThread(Compiler())  # type: ignore[arg-type]
     for handle, each in enumerate((text, "good", text)):
         thread.put(request(handle, each))
@@ -103,7 +103,7 @@ def test_the_wait_is_counted() -> None:
     assert first.waited_s + second.waited_s >= done.grammar_s_total > 0
 
 
-def test_interactive_requests_are_compiled_first_and_aborted_ones_not_at_all() -> None:
+def test_interactive_grammars_go_first_and_aborted_ones_never() -> None:
     compiler = Compiler()
     thread = GrammarThread(compiler)  # type: ignore[arg-type]
     thread.put(request(1, "slow"))

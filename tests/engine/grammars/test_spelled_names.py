@@ -229,7 +229,7 @@ PIECES = (
 
 
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=12))
-def test_the_bounds_of_a_grammar_see_each_schema_that_the_engine_sees(pieces: list[str]) -> None:
+def test_grammar_bounds_see_every_schema_the_engine_sees(pieces: list[str]) -> None:
     lark = f"start: {''.join(pieces)}"
     seen: list[Schema] = []
 
@@ -251,7 +251,7 @@ def test_a_grammar_whose_texts_have_no_end_is_refused(lark: str) -> None:
         compiled(GrammarSpec("grammar", lark))
 
 
-def test_a_name_with_a_control_character_is_written_as_the_schema_declares_it() -> None:
+def test_a_name_with_a_control_character_is_spelled_as_declared() -> None:
     schema = {"type": "object", "properties": {"a\u0001": {"type": "integer"}}, "required": ["a\u0001"]}
     matcher = by_schema(schema)
     assert bytes(matcher.forced()) == b'{"a\\u0001":'

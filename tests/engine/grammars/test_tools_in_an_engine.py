@@ -177,9 +177,7 @@ ONE = '<tool_call>\n{"name": "get", "arguments": {"a": "x"}}\n</tool_call>'
         ('<tool_call>\n{"name": "odd', False, False),
     ],
 )
-def test_a_free_answer_spells_its_calls_where_no_tokens_are_around_them(
-    text: str, fits_one: bool, fits_many: bool
-) -> None:
+def test_a_free_answer_spells_calls_that_have_no_marks(text: str, fits_one: bool, fits_many: bool) -> None:
     compiler = GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: 0.0)
     for many, fits in ((False, fits_one), (True, fits_many)):
         request = EngineRequest(1, PROMPT, 5, grammar=tools(free=True, many=many))
@@ -229,7 +227,7 @@ def test_a_resumed_call_and_thought_go_on_where_they_were(engine: Engine[Any], t
         assert answers(engine, tokenizer, again)[3][2] == whole[cut:]
 
 
-def test_parameters_that_cannot_be_kept_are_refused_by_the_name_of_their_function(
+def test_unsupported_parameters_are_refused_by_function_name(
     engine: Engine[Any], tokenizer: Tokenizer
 ) -> None:
     form = json.loads(tools(["get"]).text)

@@ -92,7 +92,7 @@ def test_the_attention_function_is_registered_as_before(load: Load) -> None:
     assert AttentionInterface()[ATTENTION] is registered
 
 
-def test_layers_are_the_members_of_one_list_with_one_attention_module_each() -> None:
+def test_layers_are_one_list_with_one_attention_module_each() -> None:
     attentions = [nn.Identity() for _ in range(4)]
     pairs = nn.ModuleList(nn.Sequential(*attentions[start : start + 2]) for start in (0, 2))
     assert layers_of(nn.Sequential(pairs), attentions) is None
@@ -108,7 +108,7 @@ def test_layers_are_the_members_of_one_list_with_one_attention_module_each() -> 
         ("diffllama", {}, "4 calls of the attention interface by 2 modules in 2 layers"),
     ],
 )
-def test_a_model_past_the_interface_is_noticed_by_its_first_token(
+def test_a_model_past_the_interface_fails_at_its_first_token(
     model_type: str, options: dict[str, int], calls: str, load: Load
 ) -> None:
     """Were its model type thought to be supported, or one day no longer go through the interface."""

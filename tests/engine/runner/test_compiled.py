@@ -91,7 +91,7 @@ def test_steps_of_one_token_with_attention_of_torchs(
 
 
 @pytest.mark.slow
-def test_on_a_gpu_the_body_is_compiled_for_one_token_and_for_more(load: Load, tmp_path: Path) -> None:
+def test_a_gpu_compiles_the_body_for_one_token_and_for_more(load: Load, tmp_path: Path) -> None:
     """CUDA graphs record it, and compute the head apart."""
     want, loaded = run(load("llama")), load("llama")
     on_gpu = replace(loaded, device=torch.device("cuda"))
@@ -150,7 +150,7 @@ def test_code_that_computes_something_else_is_not_used(load: Load, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("most_tokens", "large"), [(8192, 4099), (301, 301)])
-def test_code_that_is_wrong_in_large_steps_alone_is_made_without_what_can_fail(
+def test_code_wrong_only_in_large_steps_is_compiled_more_safely(
     most_tokens: int, large: int, load: Load, tmp_path: Path
 ) -> None:
     """As combined kernels of a GPU may be: the model is compiled all the same."""

@@ -50,7 +50,7 @@ def test_a_quiet_machine_keeps_all_threads() -> None:
     assert set(machine.steps(5.0)) == {2}
 
 
-def test_beside_another_process_there_is_one_thread_less_and_few_trials() -> None:
+def test_another_process_costs_one_thread_and_makes_trials_rare() -> None:
     machine = Machine(2)
     machine.others = 1
     assert machine.steps(WINDOW_S)[-1] == 2

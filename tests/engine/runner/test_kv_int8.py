@@ -115,7 +115,7 @@ def test_tokens_do_not_depend_on_the_way(
         assert (stats.swapped_in_total > 0) == ("host_swap" in changes)
 
 
-def test_a_row_goes_on_from_its_log_also_on_a_worker_of_another_format(
+def test_a_row_resumes_from_its_log_in_another_kv_format(
     int8: Callable[..., Any], checkpoint: Callable[[str], Path], one_thread: None
 ) -> None:
     row = EngineRequest(

@@ -12,7 +12,7 @@ import torch
 from support.engine.serving import serve
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from millstream_worker.engine.protocol.frames import Loading, Tried
+from millstream_worker.engine.protocol.frames import LoadProgress, Tried
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.kv.pool_size import BadKVMemory, step_bytes
 from millstream_worker.engine.runner.model.load import LoadedModel
@@ -25,9 +25,7 @@ Load = Callable[[str], LoadedModel]
     ("tokens", "rows", "context"),
     [(1, 1, 1), (1, 8, 64), (64, 1, 64), (100, 7, 64), (100, 7, 999), (100, 100, 5), (999, 3, 20)],
 )
-def test_the_largest_step_has_as_many_tokens_and_draws_as_any_may_have(
-    tokens: int, rows: int, context: int
-) -> None:
+def test_the_largest_step_has_the_most_tokens_and_draws(tokens: int, rows: int, context: int) -> None:
     plan = largest_step(tokens, rows, context=context, block_size=16, vocab_size=50)
 
     assert len(plan.row_slots) == len(plan.logit_indices) == len(plan.loads) == min(rows, tokens)
@@ -72,7 +70,8 @@ class Copies(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_it_has_the_logits_twice_as_rows_with_a_grammar_and_log_probabilities_do(load: Load) -> None:
+def test_the_largest_step_holds_the_logits_twice(load: Load) -> None:
+    """Rows with a grammar and log probabilities hold them twice, too."""
     loaded = replace(load("llama"), context_length=48)
     with Copies() as copies:
         run_largest_step(loaded, tokens=40, rows=6, block_size=4)
@@ -91,7 +90,7 @@ def test_what_is_kept_aside_is_the_peak_and_a_margin(load: Load) -> None:
     aside = step_needs(loaded, **size, measure=measure, report=said.append, mark=lambda: marks.append("on"))
 
     assert aside == 1250
-    assert [Loading(line).tried for line in said] == [Tried.LARGEST_STEP]
+    assert [LoadProgress(line).tried for line in said] == [Tried.LARGEST_STEP]
     assert len(marks) > len(loaded.layer_specs)  # a slow step is told from a stuck one
 
 

@@ -50,7 +50,7 @@ def test_replaces_every_kind_and_frees_the_weights(dtype: torch.dtype, used: Lib
     torch.testing.assert_close(inner["conv"](rows), want, atol=2e-2, rtol=1e-2)
 
 
-def test_a_tied_embedding_keeps_its_weight_and_a_shared_layer_stays_shared(used: Library) -> None:
+def test_tied_weights_stay_tied_and_shared_layers_stay_shared(used: Library) -> None:
     embedding, head = nn.Embedding(16, 8), nn.Linear(8, 16, bias=False)
     head.weight = embedding.weight
     shared = nn.Linear(8, 8)

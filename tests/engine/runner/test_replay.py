@@ -137,7 +137,7 @@ def test_the_same_answers_to_the_last_bit(compiled: LoadedModel, shared: int) ->
     assert len(replayed) > 3 * len(set(replayed))  # most of them are not the first of their size
 
 
-def test_a_size_is_compared_on_spoilt_memory_and_only_if_it_calls_something_else(
+def test_a_size_is_compared_on_spoilt_memory_if_its_calls_differ(
     compiled: LoadedModel,
 ) -> None:
     """A call that was not recorded may have an answer that is the same in every step of this size."""

@@ -58,7 +58,7 @@ def test_a_chunk_before_the_last_wants_no_logits(load: Load) -> None:
     assert rest.tokens == whole.tokens
 
 
-def test_a_batch_in_bfloat16_agrees_with_transformers_but_for_rounding(
+def test_a_bfloat16_batch_agrees_with_transformers(
     checkpoint: Callable[[str], Path],
 ) -> None:
     loaded = load_model(str(checkpoint("qwen3")), dtype=torch.bfloat16, device=torch.device("cpu"))

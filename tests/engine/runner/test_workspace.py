@@ -23,7 +23,7 @@ def places(workspace: Workspace) -> list[int]:
     return found
 
 
-def test_tensors_lie_in_the_same_places_each_time_and_take_those_of_others_that_are_gone() -> None:
+def test_tensors_keep_their_places_and_reuse_freed_ones() -> None:
     workspace = Workspace(2**16)
     first = places(workspace)
     assert len(set(first[:3])) == 3
@@ -34,7 +34,7 @@ def test_tensors_lie_in_the_same_places_each_time_and_take_those_of_others_that_
     assert all(place % 64 == 0 for place in first)
 
 
-def test_a_tensor_from_before_a_restart_frees_nothing_of_what_came_after() -> None:
+def test_a_tensor_from_before_a_restart_frees_nothing_later() -> None:
     workspace = Workspace(2**16)
     before = workspace.empty((16,), torch.float32)
     workspace.restart()

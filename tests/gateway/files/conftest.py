@@ -12,7 +12,7 @@ from support.servers.servers import Server, running
 
 from millstream.gateway.files.store.file_catalogue import FileCatalogue
 from millstream.gateway.files.store.object_store import ObjectStore
-from millstream.gateway.redis.gateway_redis import ServerAccess
+from millstream.gateway.redis.gateway_redis import GatewayRedis
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +36,12 @@ def store(tmp_path: Path) -> ObjectStore:
 
 
 @pytest.fixture
-async def access(server: Server) -> AsyncIterator[ServerAccess]:
-    made = ServerAccess(server.url)
+async def access(server: Server) -> AsyncIterator[GatewayRedis]:
+    made = GatewayRedis(server.url)
     yield made
     await made.aclose()
 
 
 @pytest.fixture
-def catalogue(access: ServerAccess) -> FileCatalogue:
+def catalogue(access: GatewayRedis) -> FileCatalogue:
     return FileCatalogue(access)

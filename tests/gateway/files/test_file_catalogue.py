@@ -12,7 +12,7 @@ from millstream.errors import ProtocolError
 from millstream.gateway.files.store.file_catalogue import FileCatalogue, FilePage
 from millstream.gateway.files.store.file_record import FileRecord, new_file_id, object_path, owner_of
 from millstream.gateway.redis.file_calls import OnceFile
-from millstream.gateway.redis.gateway_redis import ServerAccess
+from millstream.gateway.redis.gateway_redis import GatewayRedis
 from millstream.gateway.redis.tenant_keys import TenantKeys
 
 
@@ -104,9 +104,9 @@ async def test_records_expire(catalogue: FileCatalogue) -> None:
     assert ids(await catalogue.page("acme", limit=1)) == [stays]
 
 
-async def test_a_damaged_record_is_an_error(catalogue: FileCatalogue, access: ServerAccess) -> None:
+async def test_a_damaged_record_is_an_error(catalogue: FileCatalogue, access: GatewayRedis) -> None:
     [id] = await add(catalogue, record())
-    await access.redis.hset(TenantKeys("acme").file(id), "bytes", "many")
+    await access.client.hset(TenantKeys("acme").file(id), "bytes", "many")
     with pytest.raises(ProtocolError, match="damaged"):
         await catalogue.find("acme", id)
 

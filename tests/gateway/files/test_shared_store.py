@@ -18,17 +18,17 @@ from millstream.gateway.files.store.file_record import FileRecord, new_file_id
 from millstream.gateway.files.store.object_store import ObjectStore
 from millstream.gateway.files.store.orphans import AGE_S, Orphans
 from millstream.gateway.files.store.store_marker import MARKER, StoreMarker, StoreMismatch
-from millstream.gateway.redis.gateway_redis import ServerAccess
+from millstream.gateway.redis.gateway_redis import GatewayRedis
 from millstream.gateway.redis.tenant_keys import STORE, TenantKeys
 
 
 @pytest.fixture
-def marker(access: ServerAccess, store: ObjectStore) -> StoreMarker:
+def marker(access: GatewayRedis, store: ObjectStore) -> StoreMarker:
     return StoreMarker(access, store)
 
 
 async def test_the_second_store_of_a_server_is_refused(
-    access: ServerAccess, store: ObjectStore, marker: StoreMarker, tmp_path: Path
+    access: GatewayRedis, store: ObjectStore, marker: StoreMarker, tmp_path: Path
 ) -> None:
     since_s = await marker.confirm()
     assert abs(since_s - time.time()) < 10
@@ -46,16 +46,16 @@ async def test_the_second_store_of_a_server_is_refused(
 
 
 async def test_a_server_that_has_lost_its_memory_takes_the_store(
-    access: ServerAccess, store: ObjectStore, marker: StoreMarker
+    access: GatewayRedis, store: ObjectStore, marker: StoreMarker
 ) -> None:
     await marker.confirm()
-    before = await access.redis.hget(STORE, "id")
-    await access.redis.delete(STORE)
+    before = await access.client.hget(STORE, "id")
+    await access.client.delete(STORE)
     await StoreMarker(access, store).confirm()
-    assert await access.redis.hget(STORE, "id") == before
+    assert await access.client.hget(STORE, "id") == before
 
 
-async def test_a_store_that_cannot_be_used_says_so(access: ServerAccess, tmp_path: Path) -> None:
+async def test_a_store_that_cannot_be_used_says_so(access: GatewayRedis, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Unavailable, match="store of files"):
         await StoreMarker(access, ObjectStore(f"{tmp_path}/file/below")).confirm()
@@ -87,10 +87,10 @@ async def one_chunk(data: bytes) -> AsyncIterator[bytes]:
 
 
 async def test_orphans_are_swept_after_a_day(
-    access: ServerAccess, store: ObjectStore, catalogue: FileCatalogue, marker: StoreMarker
+    access: GatewayRedis, store: ObjectStore, catalogue: FileCatalogue, marker: StoreMarker
 ) -> None:
     await marker.confirm()
-    await access.redis.hincrby(STORE, "since_ms", -10_000 * int(AGE_S))
+    await access.client.hincrby(STORE, "since_ms", -10_000 * int(AGE_S))
     records = [
         FileRecord.new("acme", id=new_file_id(), filename="a", purpose="batch", bytes=1, lasts_s=None)
         for _ in range(4)
@@ -102,7 +102,7 @@ async def test_orphans_are_swept_after_a_day(
         made_old(store, one.path)
     for one in (kept, expired):
         await catalogue.add(one)
-    await access.redis.delete(TenantKeys("acme").file(expired.id))  # as its time brings about
+    await access.client.delete(TenantKeys("acme").file(expired.id))  # as its time brings about
     for path in ("files/t/not-ours", f"{young.path}#1", f"{orphan.path}#1"):
         assert store.folder is not None
         (store.folder / path).parent.mkdir(exist_ok=True)
@@ -114,11 +114,11 @@ async def test_orphans_are_swept_after_a_day(
     assert await orphans.sweep() == 0
     left = {file.name for file in (store.folder / "files").rglob("*") if file.is_file()}
     assert left == {kept.id, young.id, "not-ours", f"{young.id}#1"}
-    assert await access.redis.zrange(TenantKeys("acme").files, 0, -1) == [kept.id.encode()]
+    assert await access.client.zrange(TenantKeys("acme").files, 0, -1) == [kept.id.encode()]
 
 
 async def test_objects_from_before_a_server_knew_the_store_stay(
-    access: ServerAccess, store: ObjectStore, catalogue: FileCatalogue, marker: StoreMarker
+    access: GatewayRedis, store: ObjectStore, catalogue: FileCatalogue, marker: StoreMarker
 ) -> None:
     path = f"files/t/{new_file_id()}"
     await store.put(path, b"x")

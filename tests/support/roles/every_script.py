@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from millstream.gateway.files.store.file_catalogue import FileCatalogue
-from millstream.gateway.redis.gateway_redis import ServerAccess
+from millstream.gateway.redis.gateway_redis import GatewayRedis
+from millstream.gateway.redis.gateway_scripts import GATEWAY
 from millstream.wire import calls
 from millstream.wire.calls import Claim, ScriptCall
 from millstream.wire.calls.attempt import Keep
+from millstream.wire.calls.scripts import script_paths
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.state.dead_letter import list_dead
@@ -24,9 +26,9 @@ from support.workers.work import SHARD, Work
 
 PRODUCERS = {"open_queue", "submit", "cancel", "expire_one", "forget"}
 OPERATORS = {"list_dead"}
-BATCHES = {"create_batch", "take_batch", "hold_batch", "commit_part", "move_batch", "cancel_batch"}
-POSTS = {"charge", "uncharge", "open_post", "close_post", "attend", "claim_once"}
-FILES = {"add_file", "remove_file", "know_store", "claim_sweep"}
+BATCHES = {"create_batch", "take_batch", "renew_batch", "commit_part", "move_batch", "cancel_batch"}
+POSTS = {"charge", "uncharge", "open_request", "close_request", "gateway_alive", "claim_once"}
+FILES = {"add_file", "remove_file", "register_store", "claim_orphan_sweep"}
 GATEWAYS = BATCHES | POSTS | FILES
 
 
@@ -63,7 +65,7 @@ async def every_script_runs(secured: SecuredServer, work: Work, folder: Path) ->
         await every_batch(desk, gateway)
         await desk.run(calls.drop_consumer(SHARD, lane="batch", consumer="A"))
         await desk.sweep_stale()
-        access = ServerAccess(secured.login("gateway"))
+        access = GatewayRedis(secured.login("gateway"))
         assert await FileCatalogue(access).which_exist([("acme", "file-1")]) == set()
         await access.aclose()
     assert desk.sent | {"open_queue"} == scripts()
@@ -124,5 +126,4 @@ async def every_end(desk: Desk) -> None:
 
 
 def scripts() -> set[str]:
-    folder = Path(calls.__file__).parents[1] / "lua"
-    return {path.stem for path in folder.glob("*.lua")}
+    return {*script_paths(), *script_paths(GATEWAY)}

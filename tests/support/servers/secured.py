@@ -20,7 +20,7 @@ import redis.asyncio
 from support.servers.monitor import Watch
 from support.servers.servers import Server, binary
 
-MAKE = Path(__file__).parents[3] / "ops" / "acl.py"
+MAKE = Path(__file__).parents[3] / "ops" / "deploy" / "acl.py"
 LIMITED = ("worker", "producer", "operator", "observer", "gateway")
 ROLES = ("admin", *LIMITED)
 

@@ -224,7 +224,7 @@ class Desk:
             if name in lanes:
                 assert await self.redis.xlen(name) == 0
                 assert (await self.redis.xpending(name, GROUP))["pending"] == 0
-            elif name not in self.keys.lasting:
+            elif name not in self.keys.kept_keys:
                 assert await self.redis.pttl(name) > 0, f"{name} would stay for ever"
 
     async def sweep_stale(self) -> None:

@@ -11,19 +11,25 @@ from millstream.gateway.redis.batch_calls import (
     cancel_batch,
     commit_part,
     create_batch,
-    hold_batch,
     move_batch,
+    renew_batch,
     take_batch,
 )
-from millstream.gateway.redis.file_calls import OnceFile, add_file, claim_sweep, know_store, remove_file
+from millstream.gateway.redis.file_calls import (
+    OnceFile,
+    add_file,
+    claim_orphan_sweep,
+    register_store,
+    remove_file,
+)
 from millstream.gateway.redis.gateway_calls import (
     Limits,
-    PostEnd,
-    attend,
+    RequestEnd,
     charge,
     claim_once,
-    close_post,
-    open_post,
+    close_request,
+    gateway_alive,
+    open_request,
     uncharge,
 )
 from millstream.gateway.redis.tenant_keys import TenantKeys
@@ -42,16 +48,16 @@ async def every_post(desk: Desk) -> None:
     one = {"digest": "d", "own_id": "a", "replica": "r"}
     given = {"queue": "default", "patient": True, "window_ms": TTL_MS, "lease_ms": TTL_MS, "keep_ms": TTL_MS}
     replies = [
-        await desk.run(open_post(keys, repeated=repeated, **one, **given)) for repeated in (False, True)
+        await desk.run(open_request(keys, repeated=repeated, **one, **given)) for repeated in (False, True)
     ]
     assert [reply.outcome for reply in replies] == ["new", "wait"]
-    assert await desk.run(close_post(keys, how=PostEnd.LEFT, **one))
-    assert (await desk.run(open_post(keys, repeated=True, **one, **given))).outcome == "joined"
-    other = open_post(keys, repeated=True, **one | {"digest": "e"}, **given)
+    assert await desk.run(close_request(keys, how=RequestEnd.LEFT, **one))
+    assert (await desk.run(open_request(keys, repeated=True, **one, **given))).outcome == "joined"
+    other = open_request(keys, repeated=True, **one | {"digest": "e"}, **given)
     assert (await desk.run(other)).outcome == "new"  # it waits for nobody
-    await desk.run(attend(keys, replica="r", window_ms=TTL_MS))
-    assert not await desk.run(close_post(keys, how=PostEnd.ABANDONED, **one))
-    assert await desk.run(close_post(keys, how=PostEnd.ANSWERED, **one))
+    await desk.run(gateway_alive(keys, replica="r", window_ms=TTL_MS))
+    assert not await desk.run(close_request(keys, how=RequestEnd.ABANDONED, **one))
+    assert await desk.run(close_request(keys, how=RequestEnd.ANSWERED, **one))
     added = [
         await desk.run(add_file(keys, id, {"bytes": "1"}, expires_ms=expires_ms, once=once))
         for id, expires_ms, once in (
@@ -62,8 +68,8 @@ async def every_post(desk: Desk) -> None:
     ]
     assert added == [("new", "file-1"), ("new", "file-1"), ("same", "file-1")]
     assert [await desk.run(remove_file(keys, "file-1")) for _ in range(2)] == [True, False]
-    assert [(await desk.run(know_store(id)))[0] for id in (None, "a", "b")] == ["", "a", "a"]
-    assert [await desk.run(claim_sweep(while_ms=TTL_MS)) for _ in range(2)] == [True, False]
+    assert [(await desk.run(register_store(id)))[0] for id in (None, "a", "b")] == ["", "a", "a"]
+    assert [await desk.run(claim_orphan_sweep(while_ms=TTL_MS)) for _ in range(2)] == [True, False]
     claim = claim_once(keys, key_digest="k", digest="d", queue="default", ttl_ms=TTL_MS)
     assert [(await desk.run(claim))[0] for _ in range(2)] == ["new", "same"]
 
@@ -78,9 +84,9 @@ async def every_batch(desk: Desk, redis: Any) -> None:
     assert await redis.zcard(keys.enqueued) == 1
     takes = [take_batch(keys, one, holder=name, lease_ms=TTL_MS) for name in "ab"]
     assert [(await desk.run(take)).outcome for take in takes] == ["taken", "held"]
-    assert (await desk.run(hold_batch(keys, one, holder="a", lease_ms=0))).status == "validating"
+    assert (await desk.run(renew_batch(keys, one, holder="a", lease_ms=0))).status == "validating"
     assert (await desk.run(takes[1])).outcome == "taken"
-    assert (await desk.run(hold_batch(keys, one, holder="a", lease_ms=TTL_MS))).status == LOST
+    assert (await desk.run(renew_batch(keys, one, holder="a", lease_ms=TTL_MS))).status == LOST
     counts, parts = PartCounts(completed=1, output_tokens=5), [("output x 1 9", "1")]
     given = {"counts": counts, "parts": parts, "behind": 0}
     writes = [commit_part(keys, one, holder=name, **given) for name in "abb"]

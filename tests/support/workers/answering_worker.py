@@ -28,7 +28,7 @@ def shout(request: Request) -> str | ErrorInfo:
     return text.upper()
 
 
-class Answering:
+class Responder:
     """`answered` counts computations by job id. While `gate` is clear, nothing is answered. `model`: that of
     the answers from now on.
     """
@@ -45,7 +45,7 @@ class Answering:
         self._ready, self._stopping = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
 
-    def __enter__(self) -> Answering:
+    def __enter__(self) -> Responder:
         self._thread.start()
         assert self._ready.wait(30), "the worker did not come up"
         return self
@@ -92,8 +92,8 @@ class Answering:
 
 
 @contextlib.contextmanager
-def answering(url: str, queue: str = "default", answer: Answer = shout) -> Iterator[Answering]:
-    with Answering(url, queue, answer) as worker:
+def answering(url: str, queue: str = "default", answer: Answer = shout) -> Iterator[Responder]:
+    with Responder(url, queue, answer) as worker:
         yield worker
 
 

@@ -184,7 +184,7 @@ async def assert_nothing_left(redis: Any, queue: str = "default", shards: int = 
     keys = QueueKeys(queue)
     left = [line for shard in range(shards) for line in await leftovers(redis, keys.shard(shard))]
     lasting = {key.decode() for key in [key async for key in redis.scan_iter()] if await redis.ttl(key) == -1}
-    stay = {keys.meta, *(key for shard in range(shards) for key in keys.shard(shard).lasting)}
+    stay = {keys.meta, *(key for shard in range(shards) for key in keys.shard(shard).kept_keys)}
     assert not left + sorted(lasting - stay)
 
 

@@ -47,7 +47,7 @@ def rendered(text: str, **fields: object) -> str:
     return template(text).render(Request.model_validate({"messages": TURNS, "tools": TOOLS} | fields))
 
 
-def test_a_template_that_knows_tools_gets_them_as_transformers_defines_them() -> None:
+def test_a_template_with_tools_gets_them_as_in_transformers() -> None:
     text = rendered(CALLING_TEMPLATE)
     tool, *turns = text.splitlines()
     assert json.loads(tool)["function"]["parameters"]["properties"] == {"b": {}, "a": {}}
@@ -67,7 +67,7 @@ def test_others_get_tools_as_a_system_message_and_calls_as_text() -> None:
     assert rendered(CHATML, messages=brief).startswith("<|system|>Be brief.\n\nYou can call these functions")
 
 
-def test_a_template_that_refuses_roles_gets_them_in_the_users_words() -> None:
+def test_a_template_that_refuses_roles_gets_them_as_user_text() -> None:
     text = rendered(STRICT)
     assert text.startswith("<user>You can call these functions")
     assert text.endswith(

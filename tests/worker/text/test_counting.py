@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.models.tokenizers import KINDS, build
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers, processors
 
-from millstream_worker.text.token_count import Counting, TooLong
+from millstream_worker.text.token_count import TokenCounter, TooLong
 
 SLICE = 48  # bytes
 LLAMA_3 = (
@@ -73,8 +73,8 @@ def framing(tokenizer: Tokenizer, single: str) -> processors.PostProcessor:
 
 
 @cache
-def counting_of(kind: str) -> Counting:
-    return Counting(tokenizer_of(kind), SLICE)
+def counter_of(kind: str) -> TokenCounter:
+    return TokenCounter(tokenizer_of(kind), SLICE)
 
 
 @example("bpe-byte-fallback", "the fox <tool call> quick brown the fox jumps over the <end> lazy <end>", True)
@@ -84,7 +84,7 @@ def counting_of(kind: str) -> Counting:
 @given(kind=st.sampled_from((*KINDS, *VARIANTS)), text=TEXTS, special=st.booleans())
 def test_ids_of_slices_are_those_of_the_whole_text(kind: str, text: str, special: bool) -> None:
     whole = tokenizer_of(kind).encode(text, add_special_tokens=special).ids
-    assert counting_of(kind).ids(text, add_special_tokens=special) == whole
+    assert counter_of(kind).ids(text, add_special_tokens=special) == whole
 
 
 @settings(deadline=None)
@@ -92,16 +92,16 @@ def test_ids_of_slices_are_those_of_the_whole_text(kind: str, text: str, special
 def test_only_a_text_of_more_tokens_is_refused(kind: str, text: str, most: int) -> None:
     whole = tokenizer_of(kind).encode(text).ids
     try:
-        assert counting_of(kind).ids(text, add_special_tokens=True, most=most) == whole
+        assert counter_of(kind).ids(text, add_special_tokens=True, most=most) == whole
     except TooLong:
         assert len(whole) > most
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *VARIANTS])
-def test_ordinary_text_is_cut_and_no_more_of_it_encoded_than_tells(kind: str) -> None:
+def test_ordinary_text_is_cut_and_encoded_no_further_than_needed(kind: str) -> None:
     """Only where the best path leads through the whole text, nowhere."""
     text = "the quick brown fox jumps over the lazy dog, and the quick cat. " * 64
-    counting = Counting(tokenizer_of(kind), SLICE, most_uncut_bytes=4 * SLICE)
+    counting = TokenCounter(tokenizer_of(kind), SLICE, most_uncut_bytes=4 * SLICE)
     if kind == "unigram-byte-fallback":
         with pytest.raises(TooLong, match="put spaces") as uncut:
             counting.ids(text, add_special_tokens=False)
@@ -122,7 +122,7 @@ CERTAIN = {
 
 @pytest.mark.parametrize("kind", [*KINDS, *VARIANTS])
 def test_bytes_are_enough_to_refuse_where_no_token_has_more(kind: str) -> None:
-    counting = counting_of(kind)
+    counting = counter_of(kind)
     certain = kind in CERTAIN
     assert (counting.longest_token is not None) == certain
     if counting.longest_token is not None:
@@ -135,7 +135,7 @@ def test_bytes_that_become_no_token_do_not_count() -> None:
     """Some vocabularies lack control characters: a text of them alone has no tokens, however long it is."""
     spec = json.loads(build("byte-level").to_str())
     del spec["model"]["vocab"]["\u0116"]  # byte 0x16
-    counting = Counting(Tokenizer.from_str(json.dumps(spec)))
+    counting = TokenCounter(Tokenizer.from_str(json.dumps(spec)))
     assert counting.ids("\x16" * 1000, add_special_tokens=False, most=8) == []
     with pytest.raises(TooLong, match="1000 bytes of text"):
         counting.ids("x" * 900 + "\x16" * 100, add_special_tokens=False, most=8)
@@ -161,4 +161,6 @@ def test_one_that_looks_far_is_never_cut() -> None:
     split = pre_tokenizers.Split(Regex(r"(?<=the )\w+"), behavior="isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, tokenizer.pre_tokenizer])
     with pytest.raises(TooLong, match="more than 96 bytes in a row"):
-        Counting(tokenizer, SLICE, most_uncut_bytes=2 * SLICE).ids("the fox " * 40, add_special_tokens=False)
+        TokenCounter(tokenizer, SLICE, most_uncut_bytes=2 * SLICE).ids(
+            "the fox " * 40, add_special_tokens=False
+        )

@@ -110,7 +110,7 @@ def test_resume_goes_on_after_the_emitted_characters(
     assert after.stopped or after.kept_tokens == len(ids)
 
 
-def test_text_is_held_back_only_while_a_stop_string_can_still_match() -> None:
+def test_text_is_held_back_only_while_a_stop_string_may_match() -> None:
     tokenizer = build("byte-level")
     detokenizer = Detokenizer(TokenBytes(tokenizer), ["STOP"])
     letters = [tokenizer.token_to_id(letter) for letter in "xSTSTOPy"]
@@ -134,7 +134,7 @@ def test_half_a_character_waits_for_its_end_or_the_flush() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_special_tokens_and_ids_beyond_the_vocabulary_have_no_text(kind: str) -> None:
+def test_special_and_out_of_range_tokens_have_no_text(kind: str) -> None:
     tokenizer = build(kind)
     pieces = TokenBytes(tokenizer)
     end = tokenizer.token_to_id("<end>")

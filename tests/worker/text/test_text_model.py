@@ -77,7 +77,6 @@ def test_what_cannot_be_encoded_is_refused_by_its_field(folder: Path, tmp_path: 
     small = TextModel.load(folder, vocab_size=100)
     assert small.encode(Request(token_ids=(0, 99))) == [0, 99]
     plain = TextModel.load(written(tmp_path / "plain"))
-    assert not plain.has_chat_template
     lacking = TextModel.load(written(tmp_path / "lacking", "wordpiece"))
     for model, request, says in (
         (plain, chat(("user", "hi")), r"messages: this model has no chat template; send a prompt .*--raw"),
@@ -95,7 +94,7 @@ def test_what_cannot_be_encoded_is_refused_by_its_field(folder: Path, tmp_path: 
             model.encode(request)
 
 
-def test_a_folder_without_a_tokenizer_or_with_a_damaged_one_is_named(folder: Path) -> None:
+def test_a_folder_with_no_or_a_damaged_tokenizer_is_named(folder: Path) -> None:
     with pytest.raises(TokenizerUnusable, match=str(folder / "no")):
         TextModel.load(folder / "no")
     (folder / "tokenizer.json").write_text(DAMAGED)

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from millstream_worker.engine.batch_limits import fitting
+from millstream_worker.engine.batch_limits import fit_limits
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
@@ -89,7 +89,7 @@ def _build(
     compilation = Compilation(config, loaded, findings, mark)
     compilation.at_start()
     room = _Room(loaded, records, report, mark)
-    config, blocks = fitting(config, device.type, room.blocks)
+    config, blocks = fit_limits(config, device.type, room.blocks)
     info = _info(config, checkpoint, loaded, blocks)
     for line in (*loaded.notes, capacity_line(info)):
         report(line)

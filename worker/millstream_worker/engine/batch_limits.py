@@ -15,7 +15,7 @@ ROW_TOKENS = 512  # KV tokens that the pool holds for each row, unless the opera
 _LEAST_ROWS = 8
 
 
-def fitting(
+def fit_limits(
     config: EngineConfig, device: str, blocks_beside: Callable[[EngineConfig], int]
 ) -> tuple[EngineConfig, int]:
     """Returns the configuration with both numbers, and the pool's blocks. `device`: cpu | cuda.
@@ -32,7 +32,7 @@ def fitting(
 
 
 def _candidates(config: EngineConfig, device: str) -> Iterator[EngineConfig]:
-    """What was left open is halved from one to the next."""
+    """Yields configurations; on a GPU each halves the open values of the one before."""
     rows, tokens = ON_GPU if device == "cuda" else ON_CPU
     yield (candidate := _filled(config, rows, tokens))
     while device == "cuda" and candidate != config and rows > _LEAST_ROWS:

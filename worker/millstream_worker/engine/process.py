@@ -22,7 +22,7 @@ from millstream_worker.engine.protocol.frames import (
     Found,
     Frame,
     LoadFailed,
-    Loading,
+    LoadProgress,
     Ready,
     Stop,
 )
@@ -76,7 +76,7 @@ def _load(channel: Channel, build: Build, progress: Progress) -> Engine[Any] | N
 
     def report(message: str) -> None:
         progress.mark()
-        channel.send(Loading(message))
+        channel.send(LoadProgress(message))
 
     try:
         engine, info = build(first.config, report, progress.mark, channel.send)

@@ -25,7 +25,7 @@ from millstream_worker.engine.protocol.frames import (
     Frame,
     LastWords,
     LoadFailed,
-    Loading,
+    LoadProgress,
     Ready,
     Tried,
 )
@@ -61,7 +61,7 @@ class EngineLimits:
 
 
 class EngineCallbacks(Protocol):
-    """What the supervisor reports, in the order in which it happens."""
+    """The supervisor's reports. They come in the order in which things happen."""
 
     async def found(self, model: str, digest: str) -> None:
         """An engine is about to load this model. Raises Unusable."""
@@ -79,7 +79,7 @@ class EngineCallbacks(Protocol):
         """The engine's output has ended."""
 
     def died(self, how: str, jobs: Sequence[Job]) -> None:
-        """It has ended unexpectedly. `how`: its exit. `jobs`: those to charge with it."""
+        """The engine has ended unexpectedly. `how`: its exit. `jobs`: those to charge with it."""
 
 
 class Unusable(Exception):
@@ -117,7 +117,7 @@ class Supervisor:
         self._tried: Tried | None = None  # last, by an engine that starts
 
     async def run(self) -> None:
-        """Until `stop`, or until starting another engine makes no sense."""
+        """Runs engines until `stop`, or until starting another engine makes no sense."""
         with self._watch:
             while not self._stopping.is_set() and not self.failed.is_set():
                 await self._run_one()
@@ -132,7 +132,7 @@ class Supervisor:
 
     @property
     def pids(self) -> list[int]:
-        """The process id of the running engine, if there is one."""
+        """Returns the process id of the running engine, if there is one."""
         return [self._link.pid] if self._link is not None else []
 
     async def _run_one(self) -> None:
@@ -184,10 +184,10 @@ class Supervisor:
             case Silence(seconds) if seconds >= self._longest_silence_s:
                 _log.error("engine sends nothing; it is killed", silent_s=round(seconds))
                 link.kill()
-            case Loading(message) if self._engine.up:
+            case LoadProgress(message) if self._engine.up:
                 self._aside = True
                 _log.info("engine pauses", step=message)
-            case Loading(message):
+            case LoadProgress(message):
                 self._tried = frame.tried or self._tried
                 _log.info("engine loading", step=message, seconds=round(link.age_s, 1))
             case Found(model, digest):

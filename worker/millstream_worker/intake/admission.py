@@ -12,7 +12,7 @@ from millstream.wire.keys import ShardKeys
 from millstream.wire.messages.job_messages import ErrorInfo, Request, State, Timing
 from millstream.wire.messages.script_replies import JobRecord, LaneEntry, StartReply
 from millstream.wire.versions import TAKEN
-from millstream_worker.intake.cached_results import Lookup
+from millstream_worker.intake.cached_results import CachedResults
 from millstream_worker.intake.job_preparer import JobPreparer, earlier_choices, size_of
 from millstream_worker.intake.outline import outline
 from millstream_worker.intake.prepare_job import forget_input
@@ -34,7 +34,7 @@ class Admission:
         queue: EngineQueue,
         preparer: JobPreparer,
         limits: AttemptLimits,
-        lookup: Lookup,
+        lookup: CachedResults,
         *,
         log_payloads: bool,
     ) -> None:
@@ -59,10 +59,10 @@ class Admission:
             job.unread = started
             self._preparer.recall(job, started)
         elif size_of(job, started) > _BESIDE_BYTES and job.entry.version in TAKEN:
-            with self._queue.reading(), self._preparer.net.around(job):  # a part of it
+            with self._queue.no_isolation(), self._preparer.net.around(job):  # a part of it
                 await self._put_off(job, started)
         else:
-            with self._queue.reading():
+            with self._queue.no_isolation():
                 await self._preparer.prepare(job, started)
         if started.cancelled:
             job.end(State.CANCELLED)
@@ -75,7 +75,7 @@ class Admission:
             self._lookup.add(job)
 
     async def _put_off(self, job: Job, started: StartReply) -> None:
-        """Hold the job unread; Reading prepares it later. Until then only its tenant and the output of
+        """Hold the job unread; LongJobReader prepares it later. Until then only its tenant and the output of
         earlier attempts are known.
         """
         job.unread, job.unread_bytes = started, size_of(job, started)

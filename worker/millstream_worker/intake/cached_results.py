@@ -23,7 +23,7 @@ from millstream_worker.observe.watchdog import LoopWatch
 _IDLE_S = 1.0
 
 
-class Lookup:
+class CachedResults:
     """All jobs that have come since the last one are looked for in one round trip a shard."""
 
     def __init__(

@@ -1,4 +1,6 @@
-"""The form of a job's answer: its grammar for the engine, the thought before it, and calls of tools in it."""
+"""Determines the form of a job's answer: its grammar for the engine, the thought before it, and calls of
+tools in it.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ from millstream.wire.messages.choices import ChoiceDelta, FinishReason
 from millstream.wire.messages.job_messages import Request
 from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
 from millstream_worker.engine.protocol.request import GrammarSpec
-from millstream_worker.jobs.output import Calling
+from millstream_worker.jobs.output import ToolCallMode
 from millstream_worker.text import TextModel, ThoughtStart
 
 
 def grammar_of(request: Request, start: ThoughtStart, text: TextModel) -> GrammarSpec | None:
-    """The grammar of the answer; None if it may be anything. Raises InvalidRequest."""
+    """Returns the grammar of the answer; None if it may be anything. Raises InvalidRequest."""
     if request.may_call:
         made = _tools(request, text)
     elif (asked := request.response_format) is not None:
@@ -30,12 +32,14 @@ def grammar_of(request: Request, start: ThoughtStart, text: TextModel) -> Gramma
 
 
 def thought_start(request: Request, prompt: Sequence[int], text: TextModel) -> ThoughtStart:
-    """Where the answer stands with its thought. Only the thoughts of a chat are separated from the text."""
+    """Returns where the answer stands with its thought. Only the thoughts of a chat are separated from the
+    text.
+    """
     return ThoughtStart.NONE if request.messages is None else text.thought_start(prompt)
 
 
 def has_thought_in_text(deltas: Sequence[ChoiceDelta], text: TextModel) -> bool:
-    """Whether a worker of version 0.2.0 or earlier has begun this choice: its thought stands in its text,
+    """True if a worker of version 0.2.0 or earlier has begun this choice: its thought stands in its text,
     which goes on so.
     """
     logged = "".join(delta.text for delta in deltas)
@@ -45,13 +49,13 @@ def has_thought_in_text(deltas: Sequence[ChoiceDelta], text: TextModel) -> bool:
     return plain.startswith(logged)
 
 
-def calling_of(request: Request, job_id: str) -> Calling | None:
-    """How the answer may call tools; None if it may not."""
+def tool_call_mode(request: Request, job_id: str) -> ToolCallMode | None:
+    """Returns how the answer may call tools; None if it may not."""
     if not request.may_call:
         return None
     # As OpenAI's: who names the function knows that it is called.
     reason: FinishReason = "stop" if request.calling == "function" else "tool_calls"
-    return Calling(job_id, reason, free=request.calling == "auto")
+    return ToolCallMode(job_id, reason, free=request.calling == "auto")
 
 
 def _tools(request: Request, text: TextModel) -> GrammarSpec:

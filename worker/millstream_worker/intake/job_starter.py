@@ -26,7 +26,7 @@ from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.jobs.table import JobTable
-from millstream_worker.observe.failure_log import Trouble
+from millstream_worker.observe.failure_log import FailureLog
 
 _log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S = 0.05
@@ -34,7 +34,7 @@ _LONGEST_PAUSE_S = 2.0
 _LOOK_S = 0.5  # between two checks whether the worker is stopping
 
 
-class Starting:
+class JobStarter:
     """Passes started jobs to `admission`. `refused` is called when the shard serves another model than this
     worker's.
     """
@@ -49,8 +49,8 @@ class Starting:
         refused: Callable[[], None],
     ) -> None:
         self._outage = consumer.outage
-        self._unstarted = Trouble("jobs not started yet")
-        self._damage = Trouble("keys of jobs are damaged; the jobs are left alone", level="error")
+        self._unstarted = FailureLog("jobs not started yet")
+        self._damage = FailureLog("keys of jobs are damaged; the jobs are left alone", level="error")
         self._redis = consumer.redis
         self._owner = consumer.name
         self._table = table

@@ -23,7 +23,7 @@ from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import ENTRY_LOST, Job, Phase
 from millstream_worker.jobs.table import JobTable
-from millstream_worker.observe.failure_log import Trouble
+from millstream_worker.observe.failure_log import FailureLog
 from millstream_worker.observe.watchdog import LoopWatch
 
 _AT_ONCE = 2
@@ -32,7 +32,7 @@ _LOOK_S = 1.0  # between two turns; work wakes it sooner
 _PAUSE_S = 0.5
 
 
-class Reading:
+class LongJobReader:
     """`read` prepares a job."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Reading:
         read: Callable[[Job], Awaitable[None]],
     ) -> None:
         self._outage = consumer.outage
-        self._unread = Trouble("long jobs not read yet")
+        self._unread = FailureLog("long jobs not read yet")
         self._redis = consumer.redis
         self._table = table
         self._queue = queue
@@ -122,7 +122,7 @@ class Reading:
         reader = asyncio.current_task()
         self._readers.add(reader)
         try:
-            with self._queue.reading():
+            with self._queue.no_isolation():
                 await self._read(job)
         finally:
             self._readers.discard(reader)

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages.script_replies import LaneEntry
 from millstream_worker.intake.capacity import Capacity
-from millstream_worker.intake.job_starter import Starting
+from millstream_worker.intake.job_starter import JobStarter
 from millstream_worker.intake.lanes import LaneReader
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.watchdog import LoopWatch
@@ -50,7 +50,7 @@ class Intake:
     def __init__(
         self,
         source: ShardSource,
-        starting: Starting,
+        starting: JobStarter,
         capacity: Capacity,
         table: JobTable,
         watch: LoopWatch,

@@ -17,10 +17,10 @@ from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.messages.script_replies import LogEntry, StartReply
 from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.intake.grammar_request import (
-    calling_of,
     grammar_of,
     has_thought_in_text,
     thought_start,
+    tool_call_mode,
 )
 from millstream_worker.intake.outline import outline
 from millstream_worker.jobs import encoding
@@ -89,7 +89,7 @@ def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int, s
         detokenizer = text.detokenizer(asked.stop, asked.min_tokens, calls=calls)
         row = ChoiceOutput(index, detokenizer, watched=bool(asked.stop))
         row.constrained = job.grammar is not None
-        row.calling = calling_of(job.request, job.id)
+        row.calling = tool_call_mode(job.request, job.id)
         row.logprobs = [] if asked.logprobs else None
         own = [delta for delta in deltas if delta.index == index]
         row.thought = None if has_thought_in_text(own, text) else text.thought(start)
@@ -132,7 +132,7 @@ def _check_outline(job: Job, text: TextModel, most: int, info: EngineInfo, bound
         return
     job.request = found.request
     if found.field == "prompt":
-        with _refusing("prompt", info, bounds):
+        with _as_refusal("prompt", info, bounds):
             text.check_bytes(job.entry.payload, most, found.end - found.size, found.end)
     elif found.size > most:  # a message is one token at least
         unit = "tokens" if found.field == "token_ids" else "messages"
@@ -143,7 +143,7 @@ def _prompt(
     request: Request, text: TextModel, most: int, info: EngineInfo, bounds: JobBounds
 ) -> tuple[int, ...]:
     field = next(name for name in INPUTS if getattr(request, name) is not None)
-    with _refusing(field, info, bounds):
+    with _as_refusal(field, info, bounds):
         prompt = tuple(text.encode(request, most))
     if len(prompt) > most:
         raise _too_long(field, f"{len(prompt)} tokens", info, bounds)
@@ -151,7 +151,7 @@ def _prompt(
 
 
 @contextlib.contextmanager
-def _refusing(field: str, info: EngineInfo, bounds: JobBounds) -> Iterator[None]:
+def _as_refusal(field: str, info: EngineInfo, bounds: JobBounds) -> Iterator[None]:
     try:
         yield
     except TooLong as error:

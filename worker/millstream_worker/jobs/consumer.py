@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream_worker.observe.failure_log import Trouble, server_trouble
+from millstream_worker.observe.failure_log import FailureLog, server_failures
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -16,4 +16,4 @@ class Consumer:
 
     redis: Any
     name: str
-    outage: Trouble = field(default_factory=server_trouble)
+    outage: FailureLog = field(default_factory=server_failures)

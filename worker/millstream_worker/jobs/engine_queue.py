@@ -1,4 +1,4 @@
-"""The jobs that go to the engine: which wait for it, which it computes, and which one runs isolated.
+"""Keeps the jobs that go to the engine: which wait for it, which it computes, and which one runs isolated.
 
     put ─► waiting ─ hand_over ─► in the engine ─┬─► end_row, stop_row ─► (no rows left)
              ▲                                   └─ engine_lost ─┐
@@ -25,7 +25,7 @@ _PROOF = EngineRequest(handle=0, prompt=(0,), max_tokens=1)  # jobs' handles beg
 
 
 class RunningEngine(Protocol):
-    """Whatever engine runs now; without one nothing is sent."""
+    """The engine that runs now. Without one nothing is sent."""
 
     @property
     def up(self) -> bool: ...
@@ -64,7 +64,7 @@ class EngineQueue:
         self.hand_over()
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
+    def no_isolation(self) -> Iterator[None]:
         """A payload is being read, which may kill the worker: no isolated run starts meanwhile, nor after an
         abandoned reading, since its thread goes on.
         """
@@ -94,22 +94,24 @@ class EngineQueue:
 
     @property
     def leaders(self) -> list[Job]:
-        """Jobs in the engine whose tokens others receive, too."""
+        """Returns the jobs in the engine whose tokens others receive, too."""
         return self._followers.leaders
 
     def followers_of(self, leader: Job) -> list[Job]:
         return self._followers.of(leader)
 
     def has_leader_for(self, job: Job) -> bool:
-        """Whether an equal job is in the engine, whose tokens this one gets when it is handed over."""
+        """True if an equal job is in the engine, whose tokens this one gets when it is handed over."""
         return self._followers.leader_for(job) not in (None, job)
 
     def not_begun(self) -> list[Job]:
-        """Jobs in the engine that wait for their place in the batch, and may take another worker's answer."""
+        """Returns jobs in the engine that wait for their place in the batch, and may take another worker's
+        answer.
+        """
         return self._followers.not_begun()
 
     def engine_ready(self) -> None:
-        """A new engine, which has no jobs."""
+        """A new engine is ready. It has no jobs."""
         assert not self.rows, "the loss of the engine before it was not reported"
         self.engine_proved = self._proof_asked = False
         if self._must_prove:
@@ -117,7 +119,7 @@ class EngineQueue:
         self.hand_over()
 
     def try_prove_engine(self) -> bool:
-        """Whether the running engine has computed anything; if not, it is asked for one token."""
+        """True if the running engine has computed anything; if not, it is asked for one token."""
         if self.engine.up and not self.engine_proved and not self._proof_asked:
             self._proof_asked = True
             self.engine.add(_PROOF)
@@ -179,7 +181,7 @@ class EngineQueue:
         return None
 
     def awaits_isolated_run(self, job: Job) -> bool:
-        """It is isolated, was not given to the engine yet, and there is an engine."""
+        """True if it is isolated, was not given to the engine yet, and there is an engine."""
         return self.isolated is job and job in self._waiting and self.engine.up
 
     def hand_over_isolated(self, job: Job) -> None:

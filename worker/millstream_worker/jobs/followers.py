@@ -1,4 +1,4 @@
-"""Jobs that receive the tokens of an equal job, their leader, instead of being computed themselves."""
+"""Keeps jobs that receive the tokens of an equal job, their leader, instead of being computed themselves."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ class Followers:
 
     @property
     def leaders(self) -> list[Job]:
-        """Those that have followers."""
+        """Returns those that have followers."""
         return list(self._of)
 
     def not_begun(self) -> list[Job]:
-        """Leaders that wait for their place in the batch, and may still take another worker's answer."""
+        """Returns leaders that wait for their place in the batch, and may still take another worker's
+        answer."""
         return list(islice((job for job in self._leaders.values() if job.takes_answer), _MOST_LOOKED_FOR))
 
     def of(self, leader: Job) -> list[Job]:
         return list(self._of.get(leader, ()))
 
     def leader_for(self, job: Job) -> Job | None:
-        """The job whose tokens this one may take: its own are the beginning of those."""
+        """Returns the job whose tokens this one may take: its own are the beginning of those."""
         leader = self._leaders.get(job.cache_key)
         if leader is None or job.no_cache or len(self._leader_of) >= MOST_FOLLOWERS:
             return None
@@ -73,7 +74,7 @@ class Followers:
 
 
 def outranks(job: Job, leader: Job) -> bool:
-    """Whether the leader would keep the job waiting for its lane."""
+    """True if the leader would keep the job waiting for its lane."""
     waits = leader.phase is Phase.WAITING and not leader.output_tokens
     return waits and LANES.index(Lane(job.entry.lane)) < LANES.index(Lane(leader.entry.lane))
 

@@ -116,7 +116,7 @@ class Job:
 
     @property
     def is_ready(self) -> bool:
-        """It is read, and no answer is being looked for."""
+        """True if it is read, and no answer is being looked for."""
         return self.unread is None and not self.being_read and not self.looking_up
 
     @property
@@ -129,7 +129,7 @@ class Job:
 
     @property
     def result_bytes(self) -> int:
-        """Approximate size of its result so far."""
+        """Returns the approximate size of its result so far."""
         return sum(row.size for row in self.rows)
 
     @property
@@ -151,23 +151,23 @@ class Job:
 
     @property
     def no_cache(self) -> bool:
-        """It has to be computed itself."""
+        """True if it has to be computed itself."""
         return self.alone or self.request.cache is not ResultCache.USE
 
     @property
     def takes_answer(self) -> bool:
-        """An equal job's answer may still be its own: it has nothing of its own yet."""
+        """True if an equal job's answer may still be its own: it has nothing of its own yet."""
         return self.phase is Phase.WAITING and not self.no_cache and not self.output_tokens
 
     @property
     def kept_under(self) -> bytes:
-        """The key under which its answer is kept; empty: it is not."""
+        """Returns the key under which its answer is kept; empty: it is not."""
         whole = self.state is State.COMPLETED and all(row.complete is not False for row in self.rows)
         kept = whole and not self.cached and self.result_bytes <= MOST_KEPT_BYTES
         return self.cache_key if kept else b""
 
     def answer(self) -> bytes:
-        """Of an ended job: the choices of its result, as one, for equal jobs; empty where it is not kept."""
+        """Returns the choices of an ended job's result, as one, for equal jobs; empty if it is not kept."""
         self.take_delta()  # which may find that it is not complete
         return encoding.delta([row.choice() for row in self.rows]) if self.kept_under else b""
 
@@ -227,7 +227,7 @@ class Job:
             self.written[self.acknowledged :] = [codec.pack({"choices": parts})]
 
     def result(self, facts: Mapping[str, str], now_ms: int) -> bytes:
-        """The stored result; call `take_delta` before. `facts`: of the ServedModel."""
+        """Returns the stored result; call `take_delta` before. `facts`: of the ServedModel."""
         choices = [row.choice() for row in self.rows] or [plain(choice) for choice in self.earlier]
         self._time("finished_ms", now_ms)
         return encoding.result(

@@ -22,8 +22,8 @@ _ID_BYTES = 5  # of a token id as msgpack, at most
 
 
 @dataclass(frozen=True, slots=True)
-class Calling:
-    """How an answer calls tools. `reason`: why one ends that does; `free`: it may be text, too."""
+class ToolCallMode:
+    """The way an answer calls tools. `reason`: why one ends that does; `free`: it may be text, too."""
 
     job_id: str
     reason: FinishReason
@@ -35,7 +35,7 @@ class ChoiceOutput:
     index: int  # of the choice
     detokenizer: Detokenizer
     thought: Thought | None = None  # before the answer, and not part of its text
-    calling: Calling | None = None
+    calling: ToolCallMode | None = None
     watched: bool = False  # has stop strings: it is detokenized after every step
     constrained: bool = False  # has to fit a grammar
     piece_bytes: int = PIECE_BYTES
@@ -48,9 +48,8 @@ class ChoiceOutput:
     end_token: bool = False  # the last id ended it: it counts as output, and is no text
     fits: bool = False  # it is a whole sentence of its grammar
     # at its end
-    complete: bool | None = (
-        None  # whether it is whole; None without a grammar, and of mere text where that may be
-    )
+    # True if the answer satisfies its grammar; None without one, or for free text beside optional tools
+    complete: bool | None = None
     calls: list[Plain] = field(default_factory=list)
     # the number of ids in each stage
     fed: int = 0  # ids given to the detokenizer

@@ -1,4 +1,4 @@
-"""The jobs that this worker holds, and the entries that are becoming jobs. The one place where a job is
+"""Holds the jobs of this worker, and the entries that are becoming jobs. It is the one place where a job is
 added, concluded or dropped, so that it leaves the engine queue at the same time.
 """
 
@@ -46,21 +46,21 @@ class JobTable:
         return self._jobs.get(job.id) is job
 
     def answer_to(self, job: Job) -> bytes:
-        """The answer of an equal job that has ended here and is not written yet; empty without one."""
+        """Returns the answer of an equal job that has ended here and is not written yet; else empty."""
         ended = self._answers.get(job.cache_key)
         return b"" if ended is None else ended.answer()
 
     def entries(self) -> dict[Entry, str]:
-        """What this worker has a lease on, with its job ids: held jobs, and entries that become jobs."""
+        """Returns what this worker has a lease on, with job ids: held jobs, and entries that become jobs."""
         return self._coming | {
             (job.shard, job.entry.lane, job.entry.entry_id): job.id for job in self._jobs.values()
         }
 
     @property
     def waiting_rows(self) -> int:
-        """Rows that are not in the engine's batch yet; an unread job counts as at least one. Long jobs that
-        wait to be read do not count until they are many, unless they hold logged tokens; nor do rows that
-        wait for their grammars, which are compiled one by one while the batch may be empty.
+        """Counts rows that are not in the engine's batch yet; an unread job counts as at least one. Long jobs
+        that wait to be read do not count until they are many, unless they hold logged tokens; nor do rows
+        that wait for their grammars, which are compiled one by one while the batch may be empty.
         """
         put_off = sum(job.unread.last_seq == 0 for job in self.to_read() if job.unread is not None)
         waits = [job for job in self._jobs.values() if job.phase is Phase.WAITING]
@@ -70,9 +70,9 @@ class JobTable:
 
     @property
     def waiting_tokens(self) -> int:
-        """Tokens of prompts and predictions of the jobs that are not in the engine's batch yet, without
-        suspects: those wait for all others, so counting them could make a suspect wait for a job that is not
-        read because of it.
+        """Counts tokens of prompts and predictions of the jobs that are not in the engine's batch yet,
+        without suspects: those wait for all others, so counting them could make a suspect wait for a job that
+        is not read because of it.
         """
         waiting = (job for job in self._jobs.values() if job.phase is Phase.WAITING and not job.alone)
         return sum(len(job.prompt) + len(job.prediction) for job in waiting)
@@ -82,7 +82,7 @@ class JobTable:
         return any(job.alone for job in self._jobs.values())
 
     def to_read(self) -> list[Job]:
-        """Jobs put off for their length, in the order of arrival."""
+        """Returns jobs put off for their length, in the order of arrival."""
         return [
             job
             for job in self._jobs.values()
@@ -90,7 +90,7 @@ class JobTable:
         ]
 
     def put_off(self) -> list[Job]:
-        """The same, and those whose reading was abandoned."""
+        """Returns the same, and those whose reading was abandoned."""
         return [*self.to_read(), *(job for job in self if job.being_read and not job.alone)]
 
     def expect(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:

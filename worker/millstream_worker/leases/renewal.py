@@ -21,7 +21,7 @@ from millstream.wire.timing import jittered, within
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.job import Job, Phase
 from millstream_worker.jobs.table import JobTable
-from millstream_worker.observe.failure_log import Trouble
+from millstream_worker.observe.failure_log import FailureLog
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.watchdog import LoopWatch
 
@@ -58,7 +58,7 @@ class Leases:
         self._monotonic = monotonic
         self._stopping = asyncio.Event()
         self._outage = consumer.outage
-        self._damage = Trouble("some leases cannot be renewed", level="error", monotonic=monotonic)
+        self._damage = FailureLog("some leases cannot be renewed", level="error", monotonic=monotonic)
 
     def stop(self) -> None:
         self._stopping.set()

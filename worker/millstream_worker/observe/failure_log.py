@@ -17,7 +17,7 @@ _MOST_NAMED = 20  # job ids in a line
 _OVER_S = 3.0  # without a failure: some components may work while others fail
 
 
-class Trouble:
+class FailureLog:
     """`event`: the line of the failure. `over`: the line of its end, for callers that report success by
     `worked`.
     """
@@ -63,6 +63,6 @@ class Trouble:
         self._since, self._line, self._unsaid = inf, -inf, 0
 
 
-def server_trouble() -> Trouble:
+def server_failures() -> FailureLog:
     """Outages of the server. All components share one; otherwise each would report the same outage."""
-    return Trouble("server does not answer", "server answers again")
+    return FailureLog("server does not answer", "server answers again")

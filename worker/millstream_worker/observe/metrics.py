@@ -1,5 +1,5 @@
-"""What the worker measures, as Prometheus metrics in a registry that is passed in. Names and definitions are
-the field's:
+"""Records the worker's measurements as Prometheus metrics in a registry that is passed in. Names and
+definitions are the field's:
 
     queue time   submit accepted -> admitted into the batch
     TTFT         submit accepted -> first token sent to its readers (sampled, where nobody streams)
@@ -189,7 +189,7 @@ class Metrics:
         self._fallbacks.set(len(info.fallbacks))
 
     def engine_gone(self) -> None:
-        """No engine, and no cache, until the next one is ready."""
+        """There is no engine, and no cache, until the next one is ready."""
         for gauge in (self.rows_running, self.rows_waiting, self.grammars_waiting):
             gauge.set(0)
         self._set_blocks(used=0, cached=0, free=0)
@@ -228,7 +228,7 @@ class Metrics:
             self._kv_blocks.labels(self._queue, state).set(count)
 
     def waits(self, lane: str, jobs: int, oldest_s: float) -> None:
-        """A lane's jobs that no worker has taken, over all shards."""
+        """Sets a lane's jobs that no worker has taken, over all shards."""
         self._jobs_queued.labels(self._queue, lane).set(jobs)
         self._oldest_queued.labels(self._queue, lane).set(oldest_s)
 

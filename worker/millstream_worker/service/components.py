@@ -20,15 +20,15 @@ from millstream_worker.engine_link.quarantine import Quarantine
 from millstream_worker.engine_link.supervisor import EngineLaunch, EngineLimits, Supervisor
 from millstream_worker.intake import (
     Admission,
+    CachedResults,
     Intake,
     JobBounds,
     JobPreparer,
+    JobStarter,
     LaneReader,
-    Lookup,
-    Reading,
+    LongJobReader,
     ReadTimes,
     ShardSource,
-    Starting,
 )
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.consumer import Consumer
@@ -85,8 +85,8 @@ class Components:
     quarantine: Quarantine
     readers: Sequence[Redis]  # one blocking connection for each intake
     intakes: Sequence[Intake]
-    reading: Reading
-    lookup: Lookup
+    reading: LongJobReader
+    lookup: CachedResults
     writer: Writer
     leases: Leases
     control: Control
@@ -124,9 +124,9 @@ def assemble(resources: Resources, info: QueueInfo, stop: StopSignal) -> Compone
     bounds = JobBounds(settings.max_prompt_tokens, settings.max_output_tokens, settings.max_result_bytes)
     net = Net(metrics)
     preparer = JobPreparer(model, capacity, bounds, net, keeps=bool(settings.result_cache))
-    lookup = Lookup(consumer, table, queue, clock, net, watch("lookup", 1.0))
+    lookup = CachedResults(consumer, table, queue, clock, net, watch("lookup", 1.0))
     admission = Admission(table, queue, preparer, limits, lookup, log_payloads=settings.log_payloads)
-    starting = Starting(consumer, table, queue, admission, model, refused)
+    starting = JobStarter(consumer, table, queue, admission, model, refused)
     reclaimer = Reclaimer(consumer, metrics, LeaseTimes(settings.lease_s, settings.renew_s))
     readers = [resources.endpoint.blocking(consumer.name, block_s=settings.block_s) for _ in shards]
     sources = [
@@ -166,7 +166,7 @@ def assemble(resources: Resources, info: QueueInfo, stop: StopSignal) -> Compone
         quarantine=Quarantine(consumer, table, queue, metrics, watch("quarantine"), read=admission.read),
         readers=readers,
         intakes=intakes,
-        reading=Reading(consumer, table, queue, capacity, watch("reading"), read=admission.read),
+        reading=LongJobReader(consumer, table, queue, capacity, watch("reading"), read=admission.read),
         lookup=lookup,
         writer=Writer(consumer, table, clock, builder, reply_handler, watch("writer")),
         leases=Leases(resources.renewing, table, metrics, settings.renew_s, renewal),

@@ -23,7 +23,7 @@ from millstream.wire.state.queue_info import QueueInfo, open_queue
 from millstream.wire.timing import Backoff, ServerClock, within
 from millstream.wire.versions import TAKEN
 from millstream_worker.jobs.consumer import Consumer
-from millstream_worker.observe.failure_log import server_trouble
+from millstream_worker.observe.failure_log import server_failures
 from millstream_worker.observe.health import Health, HealthServer
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.server_check import ServerUnfit, check_server
@@ -66,7 +66,7 @@ class Service:
         self._registry = registry or CollectorRegistry()
         self._metrics = Metrics(self._registry, settings.queue)
         self._clock = ServerClock()
-        self._outage = server_trouble()
+        self._outage = server_failures()
         self._stop = StopSignal()
         self.session: QueueSession | None = None  # once the queue is open
 

@@ -18,7 +18,7 @@ from millstream_worker.text.chat_template import ChatTemplate
 from millstream_worker.text.detokenizer import Detokenizer
 from millstream_worker.text.reasoning import ThinkTokens, Thought, ThoughtStart
 from millstream_worker.text.token_bytes import TokenBytes
-from millstream_worker.text.token_count import Counting
+from millstream_worker.text.token_count import TokenCounter
 
 
 class TokenizerUnusable(Exception):
@@ -39,10 +39,10 @@ class TextModel:
         self.template = ChatTemplate(tokenizer)
         self._tokenizer = tokenizer
         self._token_bytes = TokenBytes(backend)
-        self._counting = Counting(backend)
+        self._counting = TokenCounter(backend)
         self.vocab_size = vocab_size or self._token_bytes.vocab_size
         self.call_tokens = (self._single(CALL_BEGIN), self._single(CALL_END))  # around a call of a tool
-        self._call_bytes = self._token_bytes.showing(*(one for one in self.call_tokens if one is not None))
+        self._call_bytes = self._token_bytes.with_names(*(one for one in self.call_tokens if one is not None))
         begin, end = map(self._single, ("<think>", "</think>"))
         self.think = None if begin is None or end is None else ThinkTokens(begin, end)
 
@@ -57,10 +57,6 @@ class TextModel:
         except Exception as error:  # tokenizers raises a plain Exception for a damaged file
             raise TokenizerUnusable(f"no usable tokenizer in {folder}: {error}") from error
         return cls(tokenizer, vocab_size)
-
-    @property
-    def has_chat_template(self) -> bool:
-        return self.template.exists
 
     def encode(self, request: Request, most: int | None = None) -> list[int]:
         """The request's input as token ids. Raises InvalidRequest; TooLong if a text certainly has more than

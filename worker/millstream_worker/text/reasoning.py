@@ -1,4 +1,4 @@
-"""Thoughts of reasoning models: where one begins and ends in an output, by the tokens <think> and
+"""Separates thoughts of reasoning models: where one begins and ends in an output, by the tokens <think> and
 </think>.
 """
 
@@ -15,7 +15,7 @@ _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class ThoughtStart(Enum):
-    """Whether an answer's thought has begun, or may begin, where the prompt ends."""
+    """The state of a thought where the prompt ends. It tells if the thought has begun, or may begin."""
 
     OPEN = "open"  # the prompt has begun it
     POSSIBLE = "possible"  # the first token may begin it
@@ -28,8 +28,8 @@ class ThinkTokens:
     end: int
 
     def start(self, prompt: Sequence[int], token_bytes: TokenBytes) -> ThoughtStart:
-        """By the end of a rendered prompt, behind which only white space may stand: what a message quotes
-        does not count.
+        """Reads it from the end of a rendered prompt, behind which only white space may stand: what a message
+        quotes does not count.
         """
         for token in reversed(prompt):
             if token == self.begin:
@@ -61,7 +61,7 @@ class Thought:
         self._utf8 = _utf8_decoder(errors="replace")
 
     def feed(self, ids: Sequence[int]) -> tuple[str, int]:
-        """The text of the thought in these tokens, and how many of them it takes."""
+        """Returns the text of the thought in these tokens, and how many of them it takes."""
         pieces: list[bytes] = []
         for place, token in enumerate(ids):
             if self._place is _Place.ANSWER or not self._takes(token):
@@ -72,7 +72,7 @@ class Thought:
         return self._text(pieces, final=self._place is _Place.ENDED), len(ids)
 
     def flush(self) -> str:
-        """The text held back, at the end of the output."""
+        """Returns the text held back, at the end of the output."""
         return self._text([], final=True)
 
     def _takes(self, token: int) -> bool:

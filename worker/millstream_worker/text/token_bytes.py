@@ -43,7 +43,7 @@ class TokenBytes:
         """One above the highest token id that the tokenizer knows."""
         return len(self._table)
 
-    def showing(self, *token_ids: int) -> TokenBytes:
+    def with_names(self, *token_ids: int) -> TokenBytes:
         """A copy in which these special tokens have their name as text."""
         other = copy(self)
         other._table = list(self._table)
@@ -94,7 +94,7 @@ def _rule(decoder: dict[str, Any] | None) -> tuple[_ToBytes | None, bool]:
         return _byte_level, True
     if kinds and kinds <= {"Replace", "ByteFallback", "Fuse", "Strip"} and all(map(_is_local, steps)):
         swaps = [(step["pattern"]["String"], step["content"]) for step in steps if step["type"] == "Replace"]
-        return _swapping(swaps, "ByteFallback" in kinds), "Strip" not in kinds
+        return _swapper(swaps, "ByteFallback" in kinds), "Strip" not in kinds
     return None, False
 
 
@@ -112,7 +112,7 @@ def _byte_level(name: str) -> bytes:
         return name.encode()
 
 
-def _swapping(swaps: Sequence[tuple[str, str]], byte_fallback: bool) -> _ToBytes:
+def _swapper(swaps: Sequence[tuple[str, str]], byte_fallback: bool) -> _ToBytes:
     def to_bytes(name: str) -> bytes:
         if byte_fallback and (spelled := _BYTE_NAME.fullmatch(name)):
             return bytes.fromhex(spelled[1])

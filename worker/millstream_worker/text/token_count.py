@@ -29,7 +29,7 @@ class TooLong(Exception):
         super().__init__(f"{size} are too many; {problem}")
 
 
-class Counting:
+class TokenCounter:
     """May be called from several threads at once."""
 
     def __init__(

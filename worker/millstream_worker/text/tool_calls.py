@@ -1,4 +1,4 @@
-"""The calls of tools in an answer's text, in the form to which the grammar of tools keeps it."""
+"""Finds the calls of tools in an answer's text, in the form to which the grammar of tools keeps it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _CALL = re.compile(
 
 
 def calls_in(text: str) -> list[tuple[str, str]]:
-    """Name and arguments, as JSON text, of each whole call."""
+    """Returns name and arguments, as JSON text, of each whole call."""
     return _CALL.findall(text)
 
 
 def is_cut(text: str) -> bool:
-    """Whether the text ends inside a call."""
+    """True if the text ends inside a call."""
     return CALL_BEGIN in _CALL.sub("", text)
 
 
 def call_id(job_id: str, choice: int, place: int) -> str:
-    """The id of a call, which is the same in every attempt."""
+    """Returns the id of a call, which is the same in every attempt."""
     return f"call_{hashlib.sha256(f'{job_id} {choice} {place}'.encode()).hexdigest()[:24]}"

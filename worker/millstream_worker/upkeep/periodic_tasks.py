@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from millstream.errors import ProtocolError, QueueMismatch
 from millstream.wire.server_errors import is_outage
 from millstream.wire.timing import within
-from millstream_worker.observe.failure_log import Trouble, server_trouble
+from millstream_worker.observe.failure_log import FailureLog, server_failures
 from millstream_worker.observe.watchdog import LoopWatch
 
 _log = structlog.get_logger(__name__)
@@ -38,13 +38,13 @@ class Upkeep:
         self,
         tasks: Sequence[PeriodicTask],
         watch: LoopWatch | None = None,
-        outage: Trouble | None = None,
+        outage: FailureLog | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tasks = {task.name: task for task in tasks}
         self._watch = watch or LoopWatch("upkeep", inf)
         self._monotonic = monotonic
-        self._outage = outage or server_trouble()
+        self._outage = outage or server_failures()
         self._woken = asyncio.Event()
         self._stopping = False
 

@@ -19,7 +19,7 @@ from millstream.wire.keys import LANES, RELEASED, ShardKeys
 from millstream.wire.messages.script_replies import LaneEntry
 from millstream.wire.server_errors import is_damage, is_outage
 from millstream_worker.jobs.consumer import Consumer
-from millstream_worker.observe.failure_log import Trouble
+from millstream_worker.observe.failure_log import FailureLog
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.upkeep.foreign_versions import ForeignVersions
 
@@ -61,7 +61,7 @@ class Reclaimer:
         self._monotonic = monotonic
         self._sightings: dict[tuple[ShardKeys, str], dict[str, Sighting]] = {}
         self._outage = consumer.outage
-        self._damage = Trouble("overdue jobs not taken over yet", monotonic=monotonic)
+        self._damage = FailureLog("overdue jobs not taken over yet", monotonic=monotonic)
         self._foreign = ForeignVersions(self._redis, metrics, look_s=times.renew_s, monotonic=monotonic)
 
     async def scan(self, shard: ShardKeys) -> None:

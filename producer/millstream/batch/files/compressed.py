@@ -12,20 +12,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO
 
-from millstream.batch.files.rowfile import replacing
+from millstream.batch.files.rowfile import replaced_file
 from millstream.errors import InvalidRequest, MissingExtra
 
 _PIECE_BYTES = 1024 * 1024
 
 
-class Packing(StrEnum):
+class FileCompression(StrEnum):
     """Each value is the ending of a file's name."""
 
     GZIP = ".gz"
     ZSTD = ".zst"
 
 
-_MAGIC = {b"\x1f\x8b": Packing.GZIP, b"\x28\xb5\x2f\xfd": Packing.ZSTD}
+_MAGIC = {b"\x1f\x8b": FileCompression.GZIP, b"\x28\xb5\x2f\xfd": FileCompression.ZSTD}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Plain:
         self.raw.close()  # a decompressor leaves it open
 
 
-def packing_of(path: Path) -> Packing | None:
+def compression_of(path: Path) -> FileCompression | None:
     """The compression that a file of this name is written with."""
-    return next((packing for packing in Packing if path.suffix == packing), None)
+    return next((packing for packing in FileCompression if path.suffix == packing), None)
 
 
 def open_plain(path: Path) -> Plain:
@@ -53,10 +53,10 @@ def open_plain(path: Path) -> Plain:
         head = raw.read(4)
         raw.seek(0)
         match next((packing for magic, packing in _MAGIC.items() if head.startswith(magic)), None):
-            case Packing.GZIP:
+            case FileCompression.GZIP:
                 damage = (EOFError, zlib.error, gzip.BadGzipFile)
                 return Plain(gzip.GzipFile(fileobj=raw), raw, damage)  # type: ignore[arg-type]
-            case Packing.ZSTD:
+            case FileCompression.ZSTD:
                 zstd = _zstd()
                 return Plain(zstd.ZstdFile(raw), raw, (EOFError, zstd.ZstdError))
             case _:
@@ -70,7 +70,7 @@ def unpack(source: Path, target: Path) -> None:
     """Decompress into `target`, which appears complete or not at all. Raises InvalidRequest, OSError."""
     plain = open_plain(source)
     try:
-        with replacing(target) as file:
+        with replaced_file(target) as file:
             shutil.copyfileobj(plain.file, file, _PIECE_BYTES)
     except plain.damage as error:
         raise InvalidRequest("OUT", str(source), f"is cut off or damaged: {error}") from error
@@ -78,20 +78,20 @@ def unpack(source: Path, target: Path) -> None:
         plain.close()
 
 
-def pack(source: Path, target: Path, packing: Packing) -> None:
+def pack(source: Path, target: Path, packing: FileCompression) -> None:
     """Compress into `target`, which appears complete or not at all. Raises MissingExtra, OSError."""
-    with source.open("rb") as plain, replacing(target) as file, _packer(file, packing) as packer:
+    with source.open("rb") as plain, replaced_file(target) as file, _packer(file, packing) as packer:
         shutil.copyfileobj(plain, packer, _PIECE_BYTES)
 
 
-def check_packing(packing: Packing | None) -> None:
+def check_compression(packing: FileCompression | None) -> None:
     """Raises MissingExtra if this installation cannot write it."""
-    if packing is Packing.ZSTD:
+    if packing is FileCompression.ZSTD:
         _zstd()
 
 
-def _packer(file: BinaryIO, packing: Packing) -> BinaryIO:
-    if packing is Packing.ZSTD:
+def _packer(file: BinaryIO, packing: FileCompression) -> BinaryIO:
+    if packing is FileCompression.ZSTD:
         packer: BinaryIO = _zstd().ZstdFile(file, "w")
         return packer
     return gzip.GzipFile("", "wb", fileobj=file, mtime=0)  # type: ignore[return-value]  # equal rows, equal bytes

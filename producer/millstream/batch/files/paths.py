@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millstream.batch.files.compressed import check_packing, packing_of
+from millstream.batch.files.compressed import check_compression, compression_of
 from millstream.errors import InvalidRequest
 
 
@@ -21,7 +21,7 @@ class RunPaths:
         if not out.name:
             raise InvalidRequest("OUT", str(out), "names no file")
         self.out = out
-        self.packing = packing_of(out)
+        self.packing = compression_of(out)
         plain = out if self.packing is None else out.with_suffix("")
         self.rows = out if plain is out else out.with_name(f"{out.name}.part")  # where rows are appended
         self.errors = plain.with_suffix(".errors.jsonl")
@@ -31,7 +31,7 @@ class RunPaths:
     def check(self, *, begins: bool = True) -> None:
         """Raises InvalidRequest if OUT cannot be written, or has no run and none may begin."""
         folder = self.out.parent
-        check_packing(self.packing)
+        check_compression(self.packing)
         if self.out.is_dir():
             raise InvalidRequest("OUT", str(self.out), f"cannot be written: Is a directory: {self.out.name}")
         if self.out.exists() and not self.out.is_file():

@@ -106,14 +106,14 @@ def rows_of(path: Path, what: str, ours: Callable[[Mapping[str, Any]], bool]) ->
 
 def drop_rows(path: Path, what: str, dropped: Callable[[Mapping[str, Any]], bool]) -> None:
     """Replace the file atomically by one without these rows; readers of the old one keep it."""
-    with replacing(path) as file:
+    with replaced_file(path) as file:
         for row in rows_of(path, what, lambda _: True):
             if not dropped(row):
                 file.write(_encode(row))
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replaced_file(path: Path) -> Iterator[BinaryIO]:
     """Write a new content that replaces the file at the end, with its permissions; a failure changes nothing.
     A symbolic link is kept.
     """

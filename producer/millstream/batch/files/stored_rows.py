@@ -1,4 +1,4 @@
-"""Rows of OUT and of the error file as they are read back: whether they are ours, and their line."""
+"""Recognizes a run's own rows in OUT and in the error file, and finds the line of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_answer(row: Mapping[str, Any]) -> bool:
 
 
 def is_cut(row: Mapping[str, Any]) -> bool:
-    """Of a failure: whether it is an answer that was cut."""
+    """True if the failure is an answer that was cut."""
     return bool(row["error"]["code"] == INCOMPLETE_OUTPUT)
 
 

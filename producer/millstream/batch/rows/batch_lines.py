@@ -10,8 +10,9 @@ from typing import Any
 
 from millstream.batch.rows.faults import FaultCode, LineFault, fault_of_body, faults_only, invalid
 from millstream.errors import InvalidRequest
+from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.format_fields import ordered_text
-from millstream.openai.request_body import DEFAULT_QUEUE, BatchEndpoint, read_body
+from millstream.openai.request_body import DEFAULT_QUEUE, read_body
 from millstream.wire.keys import Lane
 from millstream.wire.messages.job_messages import Request, ResultCache
 
@@ -21,13 +22,13 @@ _FIELDS = {"custom_id", "method", "url", "body"}
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
-    """What the row of a valid line needs. `digest` identifies its custom_id and content: the same line is the
-    same job.
+    """The fields of a valid line that its row needs. `digest` identifies its custom_id and content: the same
+    line is the same job.
     """
 
     line: int
     custom_id: str
-    endpoint: BatchEndpoint
+    endpoint: ApiEndpoint
     queue: str
     digest: str
     size: int = field(default=0, kw_only=True)  # bytes: about the memory that it takes while it is under way
@@ -66,7 +67,7 @@ def parse(data: bytes) -> Mapping[str, Any]:
 
 @faults_only()
 def custom_id_of(fields: Mapping[str, Any]) -> str:
-    """Raises LineFault if there is none by which a row could be found."""
+    """Returns the line's custom_id. Raises LineFault without a valid one."""
     value = fields.get("custom_id")
     if isinstance(value, str) and 1 <= len(value) <= MAX_CUSTOM_ID and _encodable(value):
         return value
@@ -105,8 +106,8 @@ def read_row(
     )
 
 
-def _answer_key(queue: str, endpoint: BatchEndpoint, request: Request) -> bytes | None:
-    """16 bytes over all that an answer depends on, and the guess of it; not over metadata."""
+def _answer_key(queue: str, endpoint: ApiEndpoint, request: Request) -> bytes | None:
+    """Returns a 16-byte digest of all that an answer depends on and of its prediction, without metadata."""
     if not request.has_one_answer or request.cache is not ResultCache.USE:
         return None
     asked = json.dumps([queue, endpoint, request.digest(), request.prediction])
@@ -115,7 +116,7 @@ def _answer_key(queue: str, endpoint: BatchEndpoint, request: Request) -> bytes 
 
 @faults_only()
 def digest_of(custom_id: str, fields: Mapping[str, Any]) -> str:
-    """The `digest` of a row, without validating the body. Raises LineFault if there can be none."""
+    """Returns a row's `digest` without validating the body. Raises LineFault if there can be none."""
     return _content(custom_id, fields)[2]
 
 
@@ -125,15 +126,15 @@ def queue_of(fields: Mapping[str, Any]) -> str:
     return model if isinstance(model, str) and model else DEFAULT_QUEUE
 
 
-def _content(custom_id: str, fields: Mapping[str, Any]) -> tuple[BatchEndpoint, dict[str, Any], str]:
-    """Endpoint, body and digest."""
+def _content(custom_id: str, fields: Mapping[str, Any]) -> tuple[ApiEndpoint, dict[str, Any], str]:
+    """Returns endpoint, body and digest. Raises LineFault."""
     method = fields.get("method", "POST")
     if method != "POST":
         raise invalid("method", method, 'must be "POST"')
     try:
-        endpoint = BatchEndpoint(str(fields.get("url")))
+        endpoint = ApiEndpoint(str(fields.get("url")))
     except ValueError as error:
-        known = " or ".join(BatchEndpoint)
+        known = " or ".join(ApiEndpoint)
         raise LineFault(
             FaultCode.UNKNOWN_URL, str(InvalidRequest("url", fields.get("url"), f"give {known}")), "url"
         ) from error

@@ -1,4 +1,4 @@
-"""Results as rows of the output file, and faults as rows of the error file, in the OpenAI Batch format."""
+"""Makes rows of the output file from results, and of the error file from faults, in OpenAI's Batch format."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def answer_row(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]:
 
 
 def reused_row(row: BatchLine, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of a line that has the answer of another row, and no job of its own: it names that one's."""
+    """The row of a line that takes another row's answer: it has no job of its own, and names that row's."""
     response = answer["response"]
     body = reused_body(response["body"], row.request.metadata)
     return {
@@ -39,7 +39,7 @@ def reused_row(row: BatchLine, answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_incomplete(result: Result) -> bool:
-    """Whether a choice is not the whole answer that its response format asks for."""
+    """True if a choice is not the whole answer that its response format asks for."""
     return any(choice.complete is False for choice in result.choices)
 
 

@@ -30,7 +30,7 @@ def digest_in(row: Mapping[str, Any]) -> str:
 
 
 def of_digest(digest: str) -> bytes:
-    """9 bytes: it is kept in memory for each row, and 64 bits make an undetected change improbable."""
+    """Returns 9 bytes: memory holds them for each row, and 64 bits make an undetected change improbable."""
     try:
         return b"=" + bytes.fromhex(digest[:16])
     except ValueError:
@@ -61,7 +61,7 @@ def of_row(row: Mapping[str, Any]) -> bytes:
 
 
 def is_of_job(mark: bytes) -> bool:
-    """Whether the line was valid, so that it could be submitted."""
+    """True if the line was valid, so that it could be submitted."""
     return mark.startswith(b"=")
 
 

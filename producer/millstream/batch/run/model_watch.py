@@ -15,8 +15,8 @@ from millstream.wire.state.queue_info import ModelIdentity
 
 
 class ModelWatch:
-    """A model that is met first is recorded. What reports no digest is compared with nothing, and neither are
-    models of a run with a worker of its own, which replaces the queue's.
+    """Records the first model of each queue and compares later ones with it. It ignores models without a
+    digest, and all models of a run whose own worker replaces the queue's model.
     """
 
     def __init__(self, journal: Journal, on_change: OnChange) -> None:
@@ -26,8 +26,8 @@ class ModelWatch:
         self._kept: set[tuple[str, str]] = set()  # queues and digests of answers that are kept all the same
 
     async def look(self, client: AsyncClient) -> None:
-        """Compare the model that the queue has now. Raises InvalidRequest if it is another one and may not
-        answer beside the first.
+        """Compares the model that the queue has now. Raises InvalidRequest if it is another one, unless
+        `on_change` is KEEP.
         """
         if not self._compares:
             return
@@ -38,8 +38,8 @@ class ModelWatch:
             self._journal.serves(client.queue, now)
 
     async def admits(self, client: AsyncClient, end: Result | JobError, *, again: bool) -> bool:
-        """Whether the row of a job that has ended so may be written. False: its line is to be computed again,
-        which is done where `again`. Raises InvalidRequest as `look` does.
+        """True if the row of the ended job may be written. False, only with `again`: its line must be
+        computed again. Raises InvalidRequest as `look` does.
         """
         model = _model_of(end)
         if not self._compares or not model.digest:

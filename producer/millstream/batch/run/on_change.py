@@ -1,4 +1,4 @@
-"""What a batch run does with rows that a run would answer otherwise now."""
+"""Names the actions of a batch run on rows that it would answer differently now."""
 
 from __future__ import annotations
 

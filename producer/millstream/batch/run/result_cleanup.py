@@ -14,7 +14,7 @@ from millstream.client.async_client import AsyncClient
 from millstream.errors import MillstreamError
 
 
-class Clearing:
+class ResultCleanup:
     """Rows are written to disk before their jobs are forgotten: a run that is killed in between computes
     nothing twice and loses nothing. `most` jobs are due: one fsync and one round trip.
     """

@@ -1,7 +1,7 @@
-"""A batch run: lines in, jobs through the queues, rows out, with a bounded number of jobs under way.
+"""Runs a batch: lines in, jobs through the queues, rows out, with a bounded number of jobs under way.
 
 Every job's id follows from the run, the line's custom_id and its body, so that no line is submitted twice and
-an interrupted run continues at any point. Knows no terminal.
+an interrupted run continues at any point. It writes to no terminal.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from millstream.batch.rows.output_rows import (
 )
 from millstream.batch.run.equal_lines import EqualLines
 from millstream.batch.run.model_watch import ModelWatch
-from millstream.batch.run.result_cleanup import Clearing
+from millstream.batch.run.result_cleanup import ResultCleanup
 from millstream.batch.run.run_options import RunOptions
-from millstream.batch.run.submit_lines import Sending
+from millstream.batch.run.submit_lines import LineSubmitter
 from millstream.batch.run.tally import Summary, Tally
 from millstream.batch.run.window import Window
 from millstream.client.async_client import AsyncClient
@@ -62,8 +62,10 @@ class BatchRun:
         self._client = client
         self._options = options or RunOptions()
         self._models = ModelWatch(journal, self._options.on_change)
-        self._sending = Sending(journal, self.tally, self._models, self._refused, self._options.patience)
-        self._clearing = Clearing(journal, self._options.clear_jobs)
+        self._submitter = LineSubmitter(
+            journal, self.tally, self._models, self._refused, self._options.patience
+        )
+        self._cleanup = ResultCleanup(journal, self._options.clear_jobs)
         self._equal = EqualLines()
         self._group = asyncio.TaskGroup()
         self._clients: dict[str, AsyncClient] = {}  # by queue
@@ -82,27 +84,27 @@ class BatchRun:
                     self._send(queue, rows)
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        await self._clearing.clear()
+        await self._cleanup.clear()
         return self.tally.summary(self.seconds)
 
     @property
     def seconds(self) -> float:
-        """From the first submission to the latest end."""
+        """Seconds from the first submission to the latest end."""
         return 0.0 if self._begun_s is None else max(0.0, self._last_s - self._begun_s)
 
     @property
     def waits_for_room(self) -> QueueFull | None:
-        """The latest refusal, until there is room."""
-        return self._sending.full
+        """The latest refusal of a full queue; None when there is room."""
+        return self._submitter.full
 
     @property
     def under_way(self) -> int:
-        """Rows that were read and have not ended."""
+        """Number of rows that were read and have not ended."""
         return self._window.jobs
 
     @property
     def followers(self) -> int:
-        """Of those under way: rows without a job, that wait for an equal one's answer."""
+        """Number of rows under way that have no job and wait for an equal row's answer."""
         return self._equal.followers
 
     @property
@@ -121,7 +123,7 @@ class BatchRun:
         return self._clients[queue]
 
     async def _chunks(self) -> AsyncIterator[tuple[str, list[BatchLine]]]:
-        """Rows of one queue each; every row holds its place in the window."""
+        """Yields rows of one queue at a time; every row holds its place in the window."""
         waiting: dict[str, list[BatchLine]] = {}
         for line in self.source:
             if line.number % CHUNK_ROWS == 0:
@@ -192,7 +194,7 @@ class BatchRun:
         return replace(row, size=len(line.data) + more, answer_key=shared)
 
     async def _needs_job(self, row: BatchLine) -> bool:
-        """Whether no equal line answers it: at once if that has its answer, otherwise when it ends."""
+        """False if an equal line answers the row: at once if it has its answer, otherwise when it ends."""
         if self._own_id(row) not in self._journal.under_way:  # it has no job of an earlier run
             place = self._equal.place_of(row)
             if place is not None and (answer := self._journal.answer_at(place)) is not None:
@@ -212,7 +214,7 @@ class BatchRun:
         for attempt in range(1, MAX_ROUNDS + 1):
             found: set[str] = set()  # jobs of an earlier run
             self._begun_s = self._begun_s or time.monotonic()
-            jobs = await self._sending.submit(client, rows, found)
+            jobs = await self._submitter.submit(client, rows, found)
             rows.clear()  # a row is released when it ends, even if others are slow
             async with aclosing(client.as_completed(jobs)) as ended:
                 async for job_id, end in ended:
@@ -226,9 +228,9 @@ class BatchRun:
                         continue
                     await self._end(row, job_id, end)
                     if not self._options.keep_results:
-                        self._clearing.add(client, job_id)
-                    if self._clearing.due:
-                        await self._clearing.clear()
+                        self._cleanup.add(client, job_id)
+                    if self._cleanup.due:
+                        await self._cleanup.clear()
             if not rows:
                 return
 
@@ -259,7 +261,7 @@ class BatchRun:
             await self._reuse(answer, self._equal.answered(row, place))
 
     async def _reuse(self, answer: Mapping[str, Any], rows: Sequence[BatchLine]) -> None:
-        """Answer these rows with another one's answer."""
+        """Answers these rows with an equal row's answer."""
         for row in rows:
             self._journal.write([reused_row(row, answer)], ())
             self.tally.reuse(first_text(answer["response"]["body"]), row.expected)

@@ -1,4 +1,4 @@
-"""What the caller of a batch run chooses, and its defaults."""
+"""Holds the options of a batch run, and their defaults."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RunOptions:
         return self.queue or named
 
     def completed(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A line's fields, with what it leaves to the run: its digest covers that, too."""
+        """Adds the run's format to a line that has none; the line's digest covers it, too."""
         body = fields.get("body")
         if self.response_format is None or not isinstance(body, dict) or has_format(body):
             return fields

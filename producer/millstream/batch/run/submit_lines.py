@@ -26,7 +26,7 @@ class Patience:
     again_s: float = 1.0  # before rows are sent again that found the queue full or the server silent
 
 
-class Sending:
+class LineSubmitter:
     """`full`: the queue's latest refusal, until there is room. `refused` is called for rows that will have no
     job.
     """

@@ -11,7 +11,7 @@ from millstream.cli.display.terminal import warn
 from millstream.cli.embedded.stack import Stack
 from millstream.cli.shared.command_run import load_model
 from millstream.client.async_client import AsyncClient
-from millstream.client.session.run_while import beside
+from millstream.client.session.run_while import run_while
 from millstream.errors import MillstreamError
 from millstream.wire.keys import Lane
 
@@ -22,9 +22,9 @@ async def watched(
     stack: Stack, shown: Shown, client: AsyncClient, lane: Lane, look_s: float = LOOK_S
 ) -> Summary:
     await load_model(stack)
-    running = beside(show_progress(shown), shown.run.run())
-    running = beside(_watch_others(shown, client, lane, look_s), running)
-    return await beside(_warn_of_waiting(stack, shown.run, look_s), running)
+    running = run_while(show_progress(shown), shown.run.run())
+    running = run_while(_watch_others(shown, client, lane, look_s), running)
+    return await run_while(_warn_of_waiting(stack, shown.run, look_s), running)
 
 
 async def _watch_others(shown: Shown, client: AsyncClient, lane: Lane, look_s: float) -> None:

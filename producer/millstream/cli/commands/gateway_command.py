@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import logging
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,82 +15,22 @@ from millstream.cli.shared.command_run import reported
 from millstream.cli.shared.interrupts import run_async
 from millstream.cli.shared.shared_options import Model
 from millstream.errors import InvalidRequest, MissingExtra
-from millstream.gateway.gateway_settings import DEFAULTS, GatewaySettings
+from millstream.gateway.gateway_settings import GatewaySettings
 
-_VARIABLE = "MILLSTREAM_GATEWAY_"
+_PREFIX = "MILLSTREAM_GATEWAY_"
+_SHARED = {"redis_url": "MILLSTREAM_REDIS_URL", "files_url": "MILLSTREAM_FILES_URL"}  # with other programs
 _LIBRARIES = ("starlette", "uvicorn", "prometheus_client", "obstore", "python_multipart", "uvloop")
 
 
 def gateway(
-    redis_url: Annotated[
-        str | None,
-        typer.Option("--redis-url", envvar="MILLSTREAM_REDIS_URL", help="The server of the queues."),
-    ] = None,
-    queue: Annotated[
-        list[str] | None,
-        typer.Option(
-            envvar=f"{_VARIABLE}QUEUES",
-            help="A queue to serve, as a model of this name; repeat it for several.",
-            show_default="default",
-        ),
-    ] = None,
-    host: Annotated[
-        str,
-        typer.Option(
-            envvar=f"{_VARIABLE}HOST", help="The address to listen on; others than loopback need keys."
-        ),
-    ] = DEFAULTS.host,
-    port: Annotated[
-        int, typer.Option(envvar=f"{_VARIABLE}PORT", help="The port; 0: any that is free.")
-    ] = DEFAULTS.port,
-    timeout_s: Annotated[
-        float,
-        typer.Option(envvar=f"{_VARIABLE}TIMEOUT_S", help="Longest wait for an answer that is not streamed."),
-    ] = DEFAULTS.timeout_s,
-    disconnect_grace_s: Annotated[
-        float,
-        typer.Option(
-            envvar=f"{_VARIABLE}DISCONNECT_GRACE_S",
-            help="How long a job outlives its client, for a repeated request to join it.",
-        ),
-    ] = DEFAULTS.disconnect_grace_s,
-    grace_s: Annotated[
-        float,
-        typer.Option(envvar=f"{_VARIABLE}GRACE_S", help="How long requests may go on after SIGTERM."),
-    ] = DEFAULTS.grace_s,
-    max_body_bytes: Annotated[
-        int, typer.Option(envvar=f"{_VARIABLE}MAX_BODY_BYTES", help="Longest body of a request.")
-    ] = DEFAULTS.max_body_bytes,
-    max_requests: Annotated[
-        int,
-        typer.Option(envvar=f"{_VARIABLE}MAX_REQUESTS", help="Most requests under way at once."),
-    ] = DEFAULTS.max_requests,
-    files_url: Annotated[
-        str,
-        typer.Option(
-            envvar="MILLSTREAM_FILES_URL",
-            help="Where all gateways keep files: a folder, or `s3://…`, `gs://…`, `az://…`.",
-        ),
-    ] = DEFAULTS.files_url,
-    max_file_bytes: Annotated[
-        int, typer.Option(envvar=f"{_VARIABLE}MAX_FILE_BYTES", help="Longest file that may be uploaded.")
-    ] = DEFAULTS.max_file_bytes,
-    max_batch_lines: Annotated[
-        int, typer.Option(envvar=f"{_VARIABLE}MAX_BATCH_LINES", help="Most lines of a batch's input.")
-    ] = DEFAULTS.max_batch_lines,
-    batch_lease_s: Annotated[
-        float,
-        typer.Option(
-            envvar=f"{_VARIABLE}BATCH_LEASE_S",
-            help="How long a batch waits for its gateway, if that has died, until another goes on.",
-        ),
-    ] = DEFAULTS.batch_lease_s,
     embedded: Annotated[
         bool, typer.Option("--embedded", help="Run a server and a worker of its own, too.")
     ] = False,
     model: Model = None,
+    **given: Any,
 ) -> None:
     """Serve OpenAI's API over HTTP: chat completions, completions, files, batches and models."""
+    redis_url, queues = given.pop("redis_url"), tuple(given.pop("queue") or ("default",))
     with reported(False, lambda: "stopped"):
         if bool(redis_url) == embedded:
             problem = "give the server of the queues, or else --embedded to run one with a worker"
@@ -101,22 +42,28 @@ def gateway(
         from millstream.gateway.server import serve
 
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        queues = tuple(queue or ("default",))
         local = choose_model(redis_url, model, say)
         with open_stack(redis_url, local, say=say, queue=queues[0]) as stack:
-            settings = GatewaySettings(
-                redis_url=stack.url,
-                queues=queues,
-                host=host,
-                port=port,
-                timeout_s=timeout_s,
-                disconnect_grace_s=disconnect_grace_s,
-                grace_s=grace_s,
-                max_body_bytes=max_body_bytes,
-                max_requests=max_requests,
-                files_url=files_url,
-                max_file_bytes=max_file_bytes,
-                max_batch_lines=max_batch_lines,
-                batch_lease_s=batch_lease_s,
-            )
+            settings = GatewaySettings(redis_url=stack.url, queues=queues, **given)
             run_async(stack.guard(serve(settings, say)), loop_factory=uvloop.new_event_loop)
+
+
+def _options() -> list[inspect.Parameter]:
+    """One option for each setting, and those of the command itself."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    made = []
+    for name, field in GatewaySettings.model_fields.items():
+        own: dict[str, Any] = {"help": field.description, "envvar": _SHARED.get(name, f"{_PREFIX}{name.upper()}")}
+        default, annotation = field.default, field.annotation
+        if name == "queues":
+            name, default, annotation = "queue", None, list[str] | None
+            own["show_default"] = "default"
+        elif field.is_required():
+            default, annotation = None, str | None
+        option = typer.Option(f"--{name.replace('_', '-')}", **own)
+        made.append(inspect.Parameter(name, kind, default=default, annotation=Annotated[annotation, option]))
+    own_options = inspect.signature(gateway, eval_str=True).parameters
+    return [*made, *(own_options[name].replace(kind=kind) for name in ("embedded", "model"))]
+
+
+gateway.__signature__ = inspect.Signature(_options())  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from millstream.cli.display.job_status_view import print_status
 from millstream.cli.display.terminal import answers, print_json
 from millstream.cli.display.transcript import Follower, print_result
 from millstream.cli.embedded.stack import Stack
-from millstream.cli.shared.command_run import load_model, outlasting, reported, warn_if_unserved
+from millstream.cli.shared.command_run import load_model, outlast_outages, reported, warn_if_unserved
 from millstream.cli.shared.shared_options import (
     AsJson,
     DurabilityOf,
@@ -117,7 +117,7 @@ def stream(
 
         async def work(stack: Stack, client: AsyncClient) -> None:
             # an unknown id is reported before a model is loaded for it
-            now = await outlasting(lambda: client.status(job_id))
+            now = await outlast_outages(lambda: client.status(job_id))
             if not now.state.terminal:
                 await warn_if_unserved(stack, queue, now.id)
             await load_model(stack)
@@ -143,7 +143,7 @@ def result(
 
         async def work(stack: Stack, client: AsyncClient) -> None:
             try:
-                outcome = await outlasting(lambda: client.result(job_id), timeout_s if wait else 0.0)
+                outcome = await outlast_outages(lambda: client.result(job_id), timeout_s if wait else 0.0)
             except NotReady as waiting:
                 if not wait:
                     raise

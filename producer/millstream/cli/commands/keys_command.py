@@ -16,8 +16,8 @@ from millstream.cli.shared.exits import ExitCode
 from millstream.cli.shared.help import HelpCommand, HelpGroup
 from millstream.cli.shared.interrupts import run_async
 from millstream.cli.shared.shared_options import AsJson, RedisUrl
-from millstream.gateway.auth.api_keys import ApiKey, Keyring
-from millstream.gateway.redis.gateway_redis import ServerAccess
+from millstream.gateway.auth.api_keys import ApiKey, ApiKeyStore
+from millstream.gateway.redis.gateway_redis import GatewayRedis
 from millstream.wire.keys import Lane
 
 app = typer.Typer(cls=HelpGroup, help="API keys of gateways.", no_args_is_help=True)
@@ -48,7 +48,7 @@ def add(
         "tokens_per_min": tokens_per_min, "max_enqueued_tokens": max_enqueued_tokens,
     }  # fmt: skip
 
-    async def work(keyring: Keyring) -> None:
+    async def work(keyring: ApiKeyStore) -> None:
         key_id, key = await keyring.add(tenant, **fields)
         if as_json:
             print_json({"id": key_id, "tenant": tenant, "key": key})
@@ -63,7 +63,7 @@ def add(
 def list_keys(redis_url: RedisUrl = None, as_json: AsJson = False) -> None:
     """List the keys, the oldest first: id, tenant, time, what it may use, limits."""
 
-    async def work(keyring: Keyring) -> None:
+    async def work(keyring: ApiKeyStore) -> None:
         found = await keyring.all()
         for key_id, key in found:
             if as_json:
@@ -84,7 +84,7 @@ def revoke(
 ) -> None:
     """Revoke a key: from now on gateways refuse it. Jobs under way go on."""
 
-    async def work(keyring: Keyring) -> None:
+    async def work(keyring: ApiKeyStore) -> None:
         if not await keyring.revoke(key):
             complain("no such key; `millstream keys list` shows those there are")
             raise typer.Exit(ExitCode.NOT_FOUND)
@@ -106,12 +106,12 @@ def _told(key: ApiKey) -> str:
     return "; ".join([", ".join(key.queues) or "all queues", ", ".join(key.lanes) or "both lanes", *parts])
 
 
-def _run(redis_url: str | None, as_json: bool, work: Callable[[Keyring], Awaitable[Any]]) -> None:
+def _run(redis_url: str | None, as_json: bool, work: Callable[[ApiKeyStore], Awaitable[Any]]) -> None:
     with reported(as_json, lambda: "interrupted"), open_stack(redis_url, None, say=say) as stack:
 
         async def connected() -> None:
-            async with aclosing(ServerAccess(stack.url)) as access:
-                with access.reach():
-                    await work(Keyring(access.redis))
+            async with aclosing(GatewayRedis(stack.url)) as redis:
+                with redis.reach():
+                    await work(ApiKeyStore(redis.client))
 
         run_async(stack.guard(connected()))

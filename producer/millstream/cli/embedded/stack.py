@@ -1,4 +1,4 @@
-"""The server of a command: the given one, or an embedded one with a worker while the command runs."""
+"""Opens a command's server: the given one, or an embedded one with a worker while the command runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from millstream.cli.embedded.demo_model import demo_model
 from millstream.cli.embedded.embedded_server import EmbeddedServer, home, running_url
 from millstream.cli.embedded.local_worker import LocalWorker, check_extras
-from millstream.client.session.run_while import beside
+from millstream.client.session.run_while import run_while
 from millstream.errors import InvalidRequest, Unavailable
 from millstream.wire.connection import Endpoint, unavailable
 from millstream.wire.state.heartbeat import read_workers
@@ -35,10 +35,10 @@ class Stack:
 
     async def guard(self, work: Coroutine[Any, Any, T]) -> T:
         """Do the work; raises WorkerEnded or ServerFailed if a process that it needs has ended."""
-        return await beside(self._watch(), work)
+        return await run_while(self._watch(), work)
 
     async def has_worker(self, queue: str) -> bool:
-        """Whether workers serve the whole queue now."""
+        """True if workers serve the whole queue now."""
         return not await self.unserved(queue)
 
     async def unserved(self, queue: str) -> list[int]:
@@ -59,7 +59,7 @@ class Stack:
             await redis.aclose()
 
     async def worker_ready(self) -> None:
-        """Wait, inside `guard`, until this command's own worker has loaded its model; at once without one."""
+        """Waits inside `guard` until this command's own worker, if it has one, has loaded its model."""
         while self.queue is not None:
             with contextlib.suppress(Unavailable):  # `guard` has the better message if the server has ended
                 if await self.has_worker(self.queue):
@@ -82,7 +82,7 @@ class LocalModel:
 
 
 def choose_model(redis_url: str | None, model: str | None, say: Callable[[str], None]) -> LocalModel | None:
-    """None with a given server. Without a name, the demo model is fetched.
+    """Returns None with a given server. Without a name, fetches the demo model.
 
     Raises InvalidRequest, MissingExtra, ModelUnavailable.
     """
@@ -108,7 +108,7 @@ def open_stack(
     queue: str = "default",
     worker_command: Sequence[str] = (),
 ) -> Iterator[Stack]:
-    """The server at `redis_url`; without one an embedded server, and its worker if there is a model.
+    """Yields the server at `redis_url`; without one an embedded server, with a worker if there is a model.
 
     Raises MissingExtra, ServerInUse, ServerFailed. Without a model, the embedded server of another running
     command is used.

@@ -16,7 +16,7 @@ from millstream.cli.shared.exits import ExitCode, exit_code
 from millstream.cli.shared.interrupts import run_async
 from millstream.client.async_client import AsyncClient
 from millstream.client.session.options import ClientOptions
-from millstream.client.session.run_while import beside
+from millstream.client.session.run_while import run_while
 from millstream.client.session.session import outlast
 from millstream.client.submit.submission import Submitted
 from millstream.errors import MillstreamError, NotDurable
@@ -49,11 +49,11 @@ async def load_model(stack: Stack) -> None:
     """Wait for the command's own worker, so that measured times exclude its start."""
     if stack.queue is not None:
         begun_s = time.monotonic()
-        await beside(show_loading(stack.steps), stack.worker_ready())
+        await run_while(show_loading(stack.steps), stack.worker_ready())
         say(f"the model was loaded in {time.monotonic() - begun_s:.0f} s")
 
 
-async def outlasting(read: Callable[[], Awaitable[T]], for_s: float | None = None) -> T:
+async def outlast_outages(read: Callable[[], Awaitable[T]], for_s: float | None = None) -> T:
     """The first read of a command that waits: a restarting server is waited for, for at most `for_s`."""
     longest_s = ClientOptions().reconnect_s
     for_s = longest_s if for_s is None else min(for_s, longest_s)

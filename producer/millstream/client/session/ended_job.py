@@ -17,18 +17,18 @@ from millstream.wire.versions import TAKEN
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """`log`: of a job without a result."""
+    """A stored end. `log` has the entries of a job without a result."""
 
     record: JobRecord
     log: Sequence[LogEntry]
 
     @property
     def size(self) -> int:
-        """Bytes of what `read` decodes."""
+        """Number of bytes that `read` decodes."""
         return len(self.record.result or b"") + sum(len(entry.body) for entry in self.log)
 
     def read(self) -> Result | JobError:
-        """The job's outcome; without a stored result, with the text of its log. Raises ProtocolError."""
+        """Returns the job's outcome; without a stored result it has the log's text. Raises ProtocolError."""
         try:
             result = self._result()
         except ProtocolError as unread:
@@ -51,8 +51,8 @@ class EndedJob:
 
 
 def result_without_choices(record: JobRecord) -> Result | None:
-    """What a stored result says beside the answer, whatever the answer's length; None without a result.
-    Raises ProtocolError.
+    """Reads a stored result without its answer, of any length; returns None without a result. Raises
+    ProtocolError.
     """
     if record.result is None:
         return None

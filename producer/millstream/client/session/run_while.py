@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def beside(watch: Coroutine[Any, Any, None], work: Coroutine[Any, Any, T]) -> T:
+async def run_while(watch: Coroutine[Any, Any, None], work: Coroutine[Any, Any, T]) -> T:
     """The outcome of `work`, during which `watch` runs. An exception of either ends both and is raised."""
     try:
         async with asyncio.TaskGroup() as group:

@@ -63,7 +63,7 @@ class StreamReader:
 
     @property
     def patience_s(self) -> float:
-        """How long to wait for a message; jittered, so that many readers do not poll in step."""
+        """Seconds to wait for a message; jittered, so that many readers do not poll in step."""
         return self._patience_s * (0.75 + 0.5 * self._jitter())
 
     def messages(self, entries: Iterable[LogEntry]) -> list[Event]:
@@ -88,12 +88,12 @@ class StreamReader:
         return events
 
     def lost(self) -> None:
-        """The connection was: messages may be missing, and the next ones another server's."""
+        """Notes a lost connection: messages may be missing, and the next ones be another server's."""
         self._doubted = True
         self.silence()
 
     def silence(self) -> None:
-        """No message came for `patience_s`, or some are missing."""
+        """Notes that no message came for `patience_s`, or that some are missing."""
         if self.want is Want.MESSAGES:
             self.want = Want.TAIL
 
@@ -173,13 +173,13 @@ class StreamReader:
         return []
 
     def _is_place(self, entry: LogEntry) -> bool:
-        """Whether the log's entry at our place is still the one that was read."""
+        """True if the log's entry at our place is still the one that was read."""
         if (entry.attempt, entry.seq) != (self.place.attempt, self.place.seq):
             return False
         return not self._delivered or self._delivered[-1] == _digest(entry)
 
     def _settle(self, state: State | None, *, quiet: bool) -> None:
-        """The log has been read to its end: wait for messages, unless the job is over."""
+        """Called at the end of the log: waits for messages next, unless the job is over."""
         if state is None or state.terminal:
             self.want = Want.WHOLE
             return

@@ -64,14 +64,9 @@ class SamplingFields(TypedDict, total=False):
     n: int
 
 
-class JobFields(SamplingFields, total=False):
-    """One job of `submit_many`: the arguments of `submit` as a mapping.
+class JobArguments(SamplingFields, total=False):
+    """The keywords of `submit` that describe its job."""
 
-    Or a ready `request` in their place, with at most an `id` and a `deadline_s`.
-    """
-
-    request: Request | EncodedRequest
-    prompt: str | None
     messages: Sequence[ChatMessage | Mapping[str, object]] | None
     token_ids: Sequence[int] | None
     chat_template_kwargs: Mapping[str, object] | None
@@ -90,6 +85,16 @@ class JobFields(SamplingFields, total=False):
     metadata: Mapping[str, str] | None
     stream: bool
     traceparent: str | None
+
+
+class JobFields(JobArguments, total=False):
+    """One job of `submit_many`: the arguments of `submit` as a mapping.
+
+    Or a ready `request` in their place, with at most an `id` and a `deadline_s`.
+    """
+
+    request: Request | EncodedRequest
+    prompt: str | None
 
 
 @dataclass(frozen=True, slots=True)

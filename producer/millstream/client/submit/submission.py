@@ -60,7 +60,7 @@ class Submitted:
 
     @property
     def durable(self) -> bool:
-        """Whether the job is as durable as requested."""
+        """True if the job is as durable as requested."""
         return self.durability is self.wanted
 
     def raise_for_durability(self) -> None:
@@ -96,8 +96,8 @@ class Submission:
         wait_s: float,
         durability: Durability | str | None = None,
     ) -> list[Outcome]:
-        """One outcome for each item, in their order. Raises only if the queue itself cannot be used, or the
-        server does not support `durability`.
+        """Returns one outcome for each item, in their order. Raises only if the queue itself cannot be used,
+        or the server does not support `durability`.
         """
         check_wait("wait_s", wait_s)
         give_up_s = time.monotonic() + wait_s
@@ -229,7 +229,7 @@ class Submission:
 
 
 def pause_s(refusals: Iterable[QueueFull | Unavailable]) -> float:
-    """Seconds until the next try, at random between the whole time and its half."""
+    """Returns the seconds until the next try: at random from half to all of the shortest delay asked for."""
     soonest_s = min(error.retry_after_s if isinstance(error, QueueFull) else RETRY_S for error in refusals)
     return min(soonest_s, LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
 

@@ -1,1 +1,1 @@
-"""Who calls: keys, tenants, limits, and which repeated request is the same one."""
+"""Authenticates callers, applies their limits, and recognises repeated requests."""

@@ -24,7 +24,7 @@ Bound = Annotated[int, Field(ge=0, lt=2**40)]
 
 
 class ApiKey(BaseModel):
-    """What one key may do. No queues or lanes: all that the gateway serves. A limit of 0: none."""
+    """The rights of one key. Without queues or lanes it may use all of the gateway's. A limit of 0: none."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -51,8 +51,8 @@ class ApiKey(BaseModel):
 ANYBODY = ApiKey(tenant="")  # the caller of a gateway without keys
 
 
-class Keyring:
-    """The keys on one server. `redis` does not decode; its errors pass."""
+class ApiKeyStore:
+    """The keys on one server. `redis` must not decode replies; its errors pass."""
 
     def __init__(self, redis: Any) -> None:
         self._redis = redis
@@ -66,7 +66,7 @@ class Keyring:
         return digest[:_ID], key
 
     async def find(self, key: str) -> ApiKey | None:
-        """Raises ProtocolError."""
+        """Returns the key's rights; None if it is unknown. Raises ProtocolError."""
         if not key.startswith(PREFIX) or len(key) > _LONGEST:
             return None
         stored = await self._redis.hget(API_KEYS, _digest(key))
@@ -76,7 +76,7 @@ class Keyring:
         return not await self._redis.exists(API_KEYS)
 
     async def all(self) -> list[tuple[str, ApiKey]]:
-        """Ids and keys, the oldest first."""
+        """Returns the ids and rights of all keys, the oldest first."""
         rows = await self._redis.hgetall(API_KEYS)
         found = [(digest.decode()[:_ID], _read(stored)) for digest, stored in rows.items()]
         return sorted(found, key=lambda pair: (pair[1].created_ms, pair[0]))

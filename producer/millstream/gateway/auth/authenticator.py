@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from millstream.gateway.auth.api_keys import ANYBODY, ApiKey, Keyring
+from millstream.gateway.auth.api_keys import ANYBODY, ApiKey, ApiKeyStore
 from millstream.gateway.gateway_settings import is_loopback
-from millstream.gateway.http.api_error import ApiError
-from millstream.gateway.redis.gateway_redis import ServerAccess
+from millstream.gateway.redis.gateway_redis import GatewayRedis
+from millstream.openai.api_error import ApiError
 
 _SCHEME = "bearer "
 
 
-class Callers:
+class Authenticator:
     """`open_door`: while the server knows no key at all, everybody on this machine may call: of a gateway on
     loopback only. Keys are looked up for each request, so that a revoked one ends at once.
 
@@ -20,18 +20,18 @@ class Callers:
     page whose name was made to lead here (DNS rebinding).
     """
 
-    def __init__(self, access: ServerAccess, *, open_door: bool) -> None:
-        self._access = access
-        self._keyring = Keyring(access.redis)
+    def __init__(self, redis: GatewayRedis, *, open_door: bool) -> None:
+        self._redis = redis
+        self._keys = ApiKeyStore(redis.client)
         self._open_door = open_door
 
     async def identify(self, request: Request) -> ApiKey:
         """Raises ApiError 401, Unavailable."""
         given = request.headers.get("authorization", "")
         key = given[len(_SCHEME) :].strip() if given.lower().startswith(_SCHEME) else ""
-        with self._access.reach():
-            found = await self._keyring.find(key)
-            if found is None and self._open_door and await self._keyring.is_empty():
+        with self._redis.reach():
+            found = await self._keys.find(key)
+            if found is None and self._open_door and await self._keys.is_empty():
                 return _anybody(request)
         if found is None:
             problem = "unknown or revoked API key" if key else "no API key"

@@ -1,10 +1,8 @@
-"""Which POST is a repetition of which: by its Idempotency-Key, or, as OpenAI's clients send none, by their
-count of retries.
+"""Detects repeated POSTs: by Idempotency-Key or, as OpenAI's clients send none, by their count of retries.
 
 A POST without a key has an entry in Redis while it is under way, for a day at most. When its client goes,
-or it is answered with 500 or above, it is `left` for ten minutes of a window, and one repetition may take
-its job over. A
-gateway that was killed can say nothing: its entries count as left once it has not been seen for a lease.
+or it is answered with 500 or above, it is `left` for ten minutes, and one repetition may take its job over.
+Entries of a gateway that was killed count as left once it has not been seen for a lease.
 """
 
 from __future__ import annotations
@@ -12,35 +10,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 from uuid import uuid4
 
-from millstream.errors import MillstreamError
-from millstream.gateway.http.api_error import NO_RETRY, ApiError
+from millstream.errors import MillstreamError, NotReady
+from millstream.gateway.http.client_disconnect import ClientDisconnected
 from millstream.gateway.redis.gateway_calls import (
     OnceOutcome,
-    PostEnd,
-    PostOutcome,
-    PostReply,
-    attend,
+    RequestEnd,
+    RequestOutcome,
+    RequestReply,
     claim_once,
-    close_post,
-    open_post,
+    close_request,
+    gateway_alive,
+    open_request,
 )
-from millstream.gateway.redis.gateway_redis import ServerAccess
+from millstream.gateway.redis.gateway_redis import GatewayRedis
 from millstream.gateway.redis.tenant_keys import TenantKeys
+from millstream.openai.api_error import NO_RETRY, ApiError, api_error
 
+log = logging.getLogger(__name__)
 WINDOW_S = 600.0
 LEASE_S = 3.0
-ATTEND_S = 1.0  # between two signs of life
+ALIVE_S = 1.0  # between two signs of life
 LOOK_S = 0.2  # of a repetition that waits for the end of a lease
 KEEP_S = 86_400.0
 _LONGEST_KEY = 255
 
 
-def once_of(tenant: str, headers: Mapping[str, str]) -> str:
+def idempotency_digest(tenant: str, headers: Mapping[str, str]) -> str:
     """SHA-256 of tenant and Idempotency-Key; empty without one. Raises ApiError 400."""
     if (key := headers.get("idempotency-key")) is None:
         return ""
@@ -56,7 +58,7 @@ def key_reused() -> ApiError:
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class IdempotentRequest:
     """One POST under way. `own_id`: its job's. `once`: it has an Idempotency-Key, of this SHA-256."""
 
     tenant: str
@@ -68,118 +70,155 @@ class Post:
     once: str = ""
 
 
-class Posts:
-    """Those that this gateway answers. `attend` runs as long as it does."""
+class JobOfRequest(Protocol):
+    """The job of a POST. `grace_s`: how long it goes on without its client."""
 
-    def __init__(self, access: ServerAccess) -> None:
-        self._access = access
+    grace_s: float
+
+    @property
+    def is_queued(self) -> bool: ...
+
+    async def cancel(self) -> None: ...
+
+    async def abandon(self) -> None:
+        """Cancel it, as its client has gone."""
+        ...
+
+    async def forget(self) -> None: ...
+
+
+class Idempotency:
+    """The POSTs of this gateway. `run` goes on as long as it does."""
+
+    def __init__(self, redis: GatewayRedis) -> None:
+        self._redis = redis
         self._replica = uuid4().hex[:16]
         self._open: Counter[str] = Counter()  # by tenant
 
     async def begin(
         self, tenant: str, path: str, body: bytes, queue: str, headers: Mapping[str, str], own_id: str
-    ) -> Post:
+    ) -> IdempotentRequest:
         """`own_id`: its job's, unless it joins another POST or has a key. A first POST without a key has no
         entry yet: see `enter`. Raises ApiError 400, 409; Unavailable.
         """
         digest = hashlib.sha256(path.encode() + b"\n" + body).hexdigest()
-        if own := once_of(tenant, headers):
+        if own := idempotency_digest(tenant, headers):
             return await self._begin_once(tenant, digest, queue, own)
         count = headers.get("x-stainless-retry-count", "0")
-        first = Post(tenant, digest, own_id, queue, joined=False)
+        first = IdempotentRequest(tenant, digest, own_id, queue, joined=False)
         if not (count.isascii() and count.isdecimal() and int(count[:9]) > 0):
             return first
-        give_up_s = asyncio.get_running_loop().time() + LEASE_S + ATTEND_S
+        give_up_s = asyncio.get_running_loop().time() + LEASE_S + ALIVE_S
         while True:
             patient = asyncio.get_running_loop().time() < give_up_s
             reply = await self._write(first, repeated=True, patient=patient)
-            if reply.outcome is not PostOutcome.WAIT:
-                joined = reply.outcome is PostOutcome.JOINED
-                return Post(tenant, digest, reply.own_id, reply.queue, joined, entered=True)
+            if reply.outcome is not RequestOutcome.WAIT:
+                joined = reply.outcome is RequestOutcome.JOINED
+                return IdempotentRequest(tenant, digest, reply.own_id, reply.queue, joined, entered=True)
             await asyncio.sleep(LOOK_S)
 
-    async def enter(self, post: Post) -> None:
+    async def enter(self, post: IdempotentRequest) -> None:
         """From now on a repetition may find it. Raises Unavailable."""
         if not post.entered:
             await self._write(post, repeated=False, patient=False)
 
-    async def _write(self, post: Post, *, repeated: bool, patient: bool) -> PostReply:
-        call = open_post(
+    async def _write(self, post: IdempotentRequest, *, repeated: bool, patient: bool) -> RequestReply:
+        call = open_request(
             TenantKeys(post.tenant), digest=post.digest, own_id=post.own_id, queue=post.queue,
             replica=self._replica, repeated=repeated, patient=patient,
             window_ms=round(WINDOW_S * 1000), lease_ms=round(LEASE_S * 1000),
             keep_ms=round(KEEP_S * 1000),
         )  # fmt: skip
-        return await self._access.run(call)
+        return await self._redis.run(call)
 
-    async def _begin_once(self, tenant: str, digest: str, queue: str, own: str) -> Post:
+    async def _begin_once(self, tenant: str, digest: str, queue: str, own: str) -> IdempotentRequest:
         call = claim_once(
             TenantKeys(tenant), key_digest=own, digest=digest, queue=queue, ttl_ms=round(KEEP_S * 1000)
         )
-        outcome, queue = await self._access.run(call)
+        outcome, queue = await self._redis.run(call)
         if outcome is OnceOutcome.CONFLICT:
             raise key_reused()
-        return Post(tenant, digest, f"g{own}", queue, outcome is OnceOutcome.SAME, entered=True, once=own)
+        return IdempotentRequest(
+            tenant, digest, f"g{own}", queue, outcome is OnceOutcome.SAME, entered=True, once=own
+        )
 
-    @contextlib.contextmanager
-    def attended(self, post: Post) -> Iterator[None]:
-        """While it is answered here."""
+    @contextlib.asynccontextmanager
+    async def tracked(self, post: IdempotentRequest, job: JobOfRequest | None = None) -> AsyncIterator[None]:
+        """Encloses the response to a POST, and records how it ended. A request whose client has gone, or that
+        failed, may be repeated and then joins this one. `job` is cancelled when nobody can ask for it again,
+        and forgotten when its answer was sent.
+        """
         self._open[post.tenant] += 1
         try:
             yield
+        except ClientDisconnected:
+            await self._leave(post, job)
+            raise
+        except asyncio.CancelledError:  # the gateway is stopped
+            await self._end(post, RequestEnd.LEFT)
+            raise
+        except Exception as error:
+            await self._fail(post, job, error)
+            raise
+        else:
+            if await self._end(post, RequestEnd.ANSWERED) and job is not None:
+                await job.forget()
         finally:
             self._open[post.tenant] -= 1
 
-    @contextlib.asynccontextmanager
-    async def concluded(self, post: Post, is_gone: Callable[[], Awaitable[bool]]) -> AsyncIterator[None]:
-        """Says what has become of a POST that makes something else than a job, however it ends. `is_gone`:
-        whether its client is; another POST may then join.
-        """
-        with self.attended(post):
-            try:
-                await self.enter(post)
-                yield
-            except asyncio.CancelledError:  # the gateway is stopped
-                await self.end(post, PostEnd.LEFT)
-                raise
-            except ApiError as error:
-                if error.status >= 500:
-                    await self.end(post, PostEnd.LEFT)
-                else:
-                    await self.withdraw(post)
-                raise
-            except Exception:
-                with contextlib.suppress(MillstreamError):  # it counts as left when the lease is over
-                    await self.end(post, PostEnd.LEFT)
-                raise
-            await self.end(post, PostEnd.LEFT if await is_gone() else PostEnd.ANSWERED)
+    async def _leave(self, post: IdempotentRequest, job: JobOfRequest | None) -> None:
+        """Cancel the job after the grace, unless a repeated POST has joined it."""
+        if not await self._end(post, RequestEnd.LEFT) or job is None or not job.is_queued:
+            return
+        await asyncio.sleep(job.grace_s)
+        if await self._end(post, RequestEnd.ABANDONED):
+            await job.abandon()
 
-    async def end(self, post: Post, how: PostEnd) -> bool:
-        """Whether its job is still this gateway's to end. With an Idempotency-Key it never is: whoever has
-        the key may ask again.
+    async def _fail(self, post: IdempotentRequest, job: JobOfRequest | None, error: Exception) -> None:
+        queued = job if job is not None and job.is_queued else None
+        told = api_error(error) if isinstance(error, MillstreamError) else error
+        if not isinstance(told, ApiError) or told.status >= 500:
+            ours = await self._end(post, RequestEnd.LEFT)
+            if ours and queued is not None and isinstance(error, NotReady):
+                await queued.cancel()
+        elif queued is not None:
+            await self._end(post, RequestEnd.ANSWERED)
+        else:
+            with contextlib.suppress(MillstreamError):
+                await self._withdraw(post)
+
+    async def _end(self, post: IdempotentRequest, how: RequestEnd) -> bool:
+        """Returns True if its job is still ours to end. With an Idempotency-Key it never is: whoever
+        has the key may ask again.
         """
         if post.once:
             return False
         keys = TenantKeys(post.tenant)
-        call = close_post(keys, digest=post.digest, own_id=post.own_id, replica=self._replica, how=how)
-        return await self._access.run(call)
+        call = close_request(keys, digest=post.digest, own_id=post.own_id, replica=self._replica, how=how)
+        try:
+            return await self._redis.run(call)
+        except MillstreamError as error:  # its entry counts as left when the lease is over
+            log.warning("the end of a request was not stored: %s", error)
+            return False
 
-    async def withdraw(self, post: Post) -> None:
+    async def _withdraw(self, post: IdempotentRequest) -> None:
         """No job was queued for it: nobody can join."""
         if post.joined:
             return
         if post.once:
-            with self._access.reach():
-                await self._access.redis.delete(TenantKeys(post.tenant).once(post.once))
+            with self._redis.reach():
+                await self._redis.client.delete(TenantKeys(post.tenant).once(post.once))
         else:
-            await self.end(post, PostEnd.ANSWERED)
+            await self._end(post, RequestEnd.ANSWERED)
 
-    async def attend(self) -> None:
+    async def run(self) -> None:
         """Say for ever that this gateway lives, to each tenant that has a POST here."""
         while True:
-            await asyncio.sleep(ATTEND_S)
+            await asyncio.sleep(ALIVE_S)
             self._open = +self._open  # without those at 0
             for tenant in list(self._open):
                 with contextlib.suppress(MillstreamError):  # again in a second
-                    call = attend(TenantKeys(tenant), replica=self._replica, window_ms=round(WINDOW_S * 1000))
-                    await self._access.run(call)
+                    call = gateway_alive(
+                        TenantKeys(tenant), replica=self._replica, window_ms=round(WINDOW_S * 1000)
+                    )
+                    await self._redis.run(call)

@@ -7,19 +7,19 @@ from collections.abc import AsyncIterator
 
 from millstream.errors import AccessDenied, Unavailable
 from millstream.gateway.auth.api_keys import ApiKey
-from millstream.gateway.http.api_error import NO_RETRY, ApiError, retry_after
 from millstream.gateway.redis.gateway_calls import ChargeReply, Limits, charge, uncharge
-from millstream.gateway.redis.gateway_redis import ServerAccess
+from millstream.gateway.redis.gateway_redis import GatewayRedis
 from millstream.gateway.redis.tenant_keys import TenantKeys
+from millstream.openai.api_error import NO_RETRY, ApiError, retry_after
 
 _NAMES = {"requests": "requests per minute", "tokens": "tokens per minute", "enqueued": "tokens under way"}
 
 
-class Allowances:
+class RateLimits:
     """`ttl_s`: how long a request that nobody takes off counts as under way."""
 
-    def __init__(self, access: ServerAccess, ttl_s: float) -> None:
-        self._access = access
+    def __init__(self, redis: GatewayRedis, ttl_s: float) -> None:
+        self._redis = redis
         self._ttl_ms = round(ttl_s * 1000)
 
     @contextlib.asynccontextmanager
@@ -34,7 +34,7 @@ class Allowances:
             return
         keys = TenantKeys(caller.tenant)
         call = charge(keys, caller.limits, own_id=own_id, tokens=tokens, ttl_ms=self._ttl_ms)
-        reply = await self._access.run(call)
+        reply = await self._redis.run(call)
         headers |= _headers(caller, reply)
         if reply.refused_by:
             raise _refusal(caller, reply, tokens)
@@ -43,7 +43,7 @@ class Allowances:
         finally:
             if caller.max_enqueued_tokens:
                 with contextlib.suppress(Unavailable, AccessDenied):  # it is forgotten in time
-                    await self._access.run(uncharge(keys, own_id=own_id, tokens=tokens))
+                    await self._redis.run(uncharge(keys, own_id=own_id, tokens=tokens))
 
     async def charge_batch(self, caller: ApiKey, own_id: str, tokens: int, ttl_s: float) -> str:
         """Count a batch among the enqueued tokens, not per minute; returns how it stands there, for the
@@ -55,7 +55,7 @@ class Allowances:
         call = charge(
             TenantKeys(caller.tenant), limits, own_id=own_id, tokens=tokens, ttl_ms=round(ttl_s * 1000)
         )
-        reply = await self._access.run(call)
+        reply = await self._redis.run(call)
         if reply.refused_by:
             raise _refusal(caller, reply, tokens)
         return f"{tokens} {own_id}"

@@ -1,1 +1,1 @@
-"""Chat completions and completions: body to job, job to answer or event stream."""
+"""Chat completions and completions: from a body to a job, from the job to a response or event stream."""

@@ -1,4 +1,4 @@
-"""What a POST asks for: OpenAI's body as a request of the queue, and how the answer is to be given."""
+"""Reads the body of a POST: a request of the queue, and how the answer is to be sent."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from millstream.client.session.options import MAX_PAYLOAD_BYTES
 from millstream.client.submit.requests import EncodedRequest, draft
 from millstream.errors import InvalidRequest, MillstreamError
 from millstream.gateway.auth.api_keys import ApiKey
-from millstream.gateway.http.api_error import ApiError, api_error
 from millstream.gateway.http.json_body import json_object
-from millstream.openai.request_body import BatchEndpoint, read_body
+from millstream.openai.api_endpoint import ApiEndpoint
+from millstream.openai.api_error import ApiError, api_error
+from millstream.openai.request_body import read_body
 from millstream.wire.keys import Lane
 
 OF_GATEWAY = ("model", "stream", "stream_options", "service_tier")
@@ -22,10 +23,10 @@ _LANES = {
 
 
 @dataclass(frozen=True, slots=True)
-class AskedGeneration:
+class CompletionRequest:
     """`model`: the name that the caller used, for the answer; None: there was none."""
 
-    endpoint: BatchEndpoint
+    endpoint: ApiEndpoint
     model: str | None
     request: EncodedRequest
     may_call: bool  # tools
@@ -33,11 +34,17 @@ class AskedGeneration:
     include_usage: bool
     service_tier: str | None = None
 
+    @property
+    def named(self) -> dict[str, str | None]:
+        """The fields that the response repeats."""
+        tier = {} if self.service_tier is None else {"service_tier": self.service_tier}
+        return {"model": self.model, **tier}
 
-def read_generation(raw: bytes, endpoint: BatchEndpoint, caller: ApiKey) -> AskedGeneration | ApiError:
+
+def read_completion(raw: bytes, endpoint: ApiEndpoint, caller: ApiKey) -> CompletionRequest | ApiError:
     """From the body."""
     try:
-        return _asked_generation(endpoint, json_object(raw), caller)
+        return _completion_request(endpoint, json_object(raw), caller)
     except ApiError as error:
         return error
     except MillstreamError as error:
@@ -52,7 +59,7 @@ def _model_in(body: Mapping[str, Any]) -> str | None:
     return model
 
 
-def _asked_generation(endpoint: BatchEndpoint, body: Mapping[str, Any], caller: ApiKey) -> AskedGeneration:
+def _completion_request(endpoint: ApiEndpoint, body: Mapping[str, Any], caller: ApiKey) -> CompletionRequest:
     """Raises InvalidRequest naming the field; ApiError 403 for a lane that the caller may not use."""
     model = _model_in(body)
     given = {name: value for name, value in body.items() if value is not None}
@@ -66,7 +73,7 @@ def _asked_generation(endpoint: BatchEndpoint, body: Mapping[str, Any], caller: 
     request = read.request.model_copy(update={"stream": streamed})
     encoded = draft({"request": request}, 0, MAX_PAYLOAD_BYTES)
     tier = given.get("service_tier")
-    return AskedGeneration(endpoint, model, encoded, request.may_call, streamed, include_usage, tier)
+    return CompletionRequest(endpoint, model, encoded, request.may_call, streamed, include_usage, tier)
 
 
 def _include_usage(options: Any, streamed: bool) -> bool:

@@ -1,1 +1,1 @@
-"""Which HTTP it speaks: errors, bodies, headers, event streams. Knows no queue."""
+"""HTTP for all routes: errors, bodies, headers, pages, event streams. It knows no queue."""

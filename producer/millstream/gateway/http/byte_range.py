@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from millstream.gateway.http.api_error import NO_RETRY, ApiError
+from millstream.openai.api_error import NO_RETRY, ApiError
 
 _ONE = re.compile(r"bytes=\s*(\d{0,19})-(\d{0,19})\s*", re.ASCII)
 

@@ -7,21 +7,23 @@ from typing import Any, Never, TypeVar
 
 from starlette.types import Receive
 
-from millstream.client.session.run_while import beside
+from millstream.client.session.run_while import run_while
 
 T = TypeVar("T")
 
 
-class ClientGone(Exception):
+class ClientDisconnected(Exception):
     """The client closed its connection before it had its answer."""
 
 
-async def while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The outcome of `work`; the request's body has been read. Raises ClientGone, and ends the work."""
-    return await beside(_departure(receive), work)
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Returns the outcome of `work`; the body has been read. Raises ClientDisconnected, which ends
+    the work.
+    """
+    return await run_while(_departure(receive), work)
 
 
 async def _departure(receive: Receive) -> Never:
     while (await receive())["type"] != "http.disconnect":
         pass
-    raise ClientGone
+    raise ClientDisconnected

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Send
 
-from millstream.client.session.run_while import beside
+from millstream.client.session.run_while import run_while
 
 T = TypeVar("T")
 FIRST_PING_S = 1.0  # a job that waits longer than this begins its stream without an event
@@ -35,7 +35,7 @@ class EventStream:
 
     async def pinged(self, work: Coroutine[Any, Any, T]) -> T:
         """Do the work, which writes, and ping beside it."""
-        return await beside(self._ping(), work)
+        return await run_while(self._ping(), work)
 
     async def write(self, data: bytes) -> None:
         await self._begin()

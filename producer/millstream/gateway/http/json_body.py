@@ -1,4 +1,4 @@
-"""The body of a request: bounded while it is read, and a JSON object."""
+"""Reads the body of a request, with a bound, and parses it as a JSON object."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, NoReturn
 
 from starlette.requests import ClientDisconnect, Request
 
-from millstream.gateway.http.api_error import ApiError
-from millstream.gateway.http.client_disconnect import ClientGone
+from millstream.gateway.http.client_disconnect import ClientDisconnected
+from millstream.openai.api_error import ApiError
 
 
 async def body_of(request: Request, most_bytes: int) -> bytes:
-    """The raw body. Raises ApiError 413 before a body that says its length is read, and at the bound of one
-    that does not; ClientGone.
+    """Returns the raw body. Raises ApiError 413: before reading if a header has the body's length, otherwise
+    at the bound. Raises ClientDisconnected.
     """
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdecimal() and int(length[:20]) > most_bytes:
@@ -25,12 +25,12 @@ async def body_of(request: Request, most_bytes: int) -> bytes:
             if len(data) > most_bytes:
                 raise _too_large(most_bytes)
     except ClientDisconnect:
-        raise ClientGone from None
+        raise ClientDisconnected from None
     return bytes(data)
 
 
 def json_object(data: bytes) -> dict[str, Any]:
-    """Raises ApiError 400 for what is none."""
+    """Raises ApiError 400 unless the body is a JSON object."""
     try:
         value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
         json.dumps(value, ensure_ascii=False).encode()  # no queue takes halves of surrogate pairs

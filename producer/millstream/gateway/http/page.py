@@ -1,4 +1,4 @@
-"""Pages of lists, as OpenAI's clients ask for them and read them."""
+"""Reads and writes pages of lists, as OpenAI's clients ask for them and read them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from starlette.requests import Request
 
 from millstream.errors import InvalidRequest
-from millstream.gateway.http.api_error import ApiError
+from millstream.openai.api_error import ApiError
 
 
 @dataclass(frozen=True, slots=True)
-class Paging:
+class PageRequest:
     """`after`: the id behind which the page begins."""
 
     after: str | None
@@ -21,7 +21,7 @@ class Paging:
     newest_first: bool
 
     @classmethod
-    def of(cls, request: Request, *, default: int, most: int) -> Paging:
+    def parse(cls, request: Request, *, default: int, most: int) -> PageRequest:
         """Raises InvalidRequest."""
         query = request.query_params
         limit = query.get("limit") or str(default)

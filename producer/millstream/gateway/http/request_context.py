@@ -1,6 +1,5 @@
-"""One HTTP exchange, and the outermost layer of the application: ids, times, the bound of requests under way.
-
-Whatever goes wrong inside is answered in the shape of OpenAI's errors.
+"""The context of one request, and the middleware around the application: ids, times, the bound of requests
+under way. It converts any exception to an error of OpenAI's API.
 """
 
 from __future__ import annotations
@@ -14,24 +13,24 @@ from uuid import uuid4
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millstream.errors import JobError, MillstreamError
 from millstream.gateway.gateway_metrics import CLIENT_GONE, GatewayMetrics
-from millstream.gateway.http.api_error import RETRY_S, ApiError, api_error, retry_after
-from millstream.gateway.http.client_disconnect import ClientGone
+from millstream.gateway.http.client_disconnect import ClientDisconnected
 from millstream.gateway.http.unread_body import UnreadBody
+from millstream.openai.api_error import RETRY_S, ApiError, api_error, retry_after
 
 log = logging.getLogger(__name__)
-_KEY = "millstream.exchange"
+_KEY = "millstream.request"
 _LONGEST_CLIENT_ID = 512
 
 
 @dataclass(slots=True, eq=False)
-class Exchange:
-    """`headers` go with the answer, whatever it is; `route` names it in the metrics. `status` 0: no answer
-    has begun.
+class RequestContext:
+    """`headers` are added to the response, whatever it is; `route` names it in the metrics. `status` 0: no
+    response has begun.
     """
 
     request_id: str
@@ -41,13 +40,13 @@ class Exchange:
     headers: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, scope: Scope) -> Exchange:
+    def of(cls, scope: Scope) -> RequestContext:
         exchange = scope[_KEY]
-        assert isinstance(exchange, Exchange)
+        assert isinstance(exchange, RequestContext)
         return exchange
 
 
-class Outermost:
+class GatewayMiddleware:
     """Wraps the application. Beyond `most` requests under way it answers 503."""
 
     def __init__(self, app: ASGIApp, metrics: GatewayMetrics, most: int) -> None:
@@ -60,12 +59,12 @@ class Outermost:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = scope[_KEY] = Exchange(f"req_{uuid4().hex}", time.monotonic())
+        exchange = scope[_KEY] = RequestContext(f"req_{uuid4().hex}", time.monotonic())
         client_id = Request(scope).headers.get("x-client-request-id", "")
         if client_id.isascii() and client_id.isprintable() and len(client_id) <= _LONGEST_CLIENT_ID:
             exchange.headers |= {"x-client-request-id": client_id} if client_id else {}
         body = UnreadBody(scope, receive)
-        receive, sending = body.receive, _Sending(exchange, send, body)
+        receive, sending = body.receive, _SendState(exchange, send, body)
         self._under_way += 1
         try:
             if self._under_way > self._most:
@@ -74,7 +73,7 @@ class Outermost:
             await self._app(scope, receive, sending)
         except asyncio.CancelledError:  # the gateway is stopped, and its grace is over
             if not exchange.status:
-                await _stopping().answer()(scope, receive, sending)
+                await _response(_stopped_error())(scope, receive, sending)
             raise
         except Exception as error:  # noqa: BLE001 — the last one to answer
             _log(exchange, error)
@@ -85,10 +84,10 @@ class Outermost:
             self._metrics.answered(exchange.route, exchange.status, time.monotonic() - exchange.began_s)
 
 
-class _Sending:
+class _SendState:
     """Sends the answer's messages, with the exchange's headers, and reads what is left of the request."""
 
-    def __init__(self, exchange: Exchange, send: Send, body: UnreadBody) -> None:
+    def __init__(self, exchange: RequestContext, send: Send, body: UnreadBody) -> None:
         self._exchange, self._send, self._body = exchange, send, body
 
     async def __call__(self, message: Message) -> None:
@@ -106,12 +105,12 @@ class _Sending:
         await self._send(message)
 
 
-def _stopping() -> ApiError:
+def _stopped_error() -> ApiError:
     message = "this gateway is stopped; try again: another one goes on with the request"
     return ApiError(503, message, "stopping", headers=retry_after(RETRY_S) | {"connection": "close"})
 
 
-def _log(exchange: Exchange, error: Exception) -> None:
+def _log(exchange: RequestContext, error: Exception) -> None:
     """Without the error's message, which may quote a request."""
     if not isinstance(error, ApiError):
         frames = "".join(traceback.format_tb(error.__traceback__))
@@ -122,18 +121,23 @@ def error_answer(error: Exception) -> Response:
     """Any exception as an answer."""
     match error:
         case ApiError():
-            return error.answer()
-        case ClientGone():
+            return _response(error)
+        case ClientDisconnected():
             return Response(status_code=CLIENT_GONE)  # to nobody, and for the metrics
         case MillstreamError():
             told = api_error(error)
             if told.status >= 500 and not isinstance(error, JobError):  # whose messages may quote a request
                 log.warning("%s: %s", type(error).__name__, error)
-            return told.answer()
+            return _response(told)
         case HTTPException():
-            return _of_routing(error).answer()
+            return _response(_of_routing(error))
         case _:
-            return ApiError(500, "the gateway failed; its log has the reason", "internal_error").answer()
+            message = "the gateway failed; its log has the reason"
+            return _response(ApiError(500, message, "internal_error"))
+
+
+def _response(error: ApiError) -> Response:
+    return JSONResponse(error.body(), error.status, error.headers)
 
 
 def _of_routing(error: HTTPException) -> ApiError:

@@ -1,4 +1,4 @@
-"""The rest of a request's body when the answer comes before its end, as for one that is too long.
+"""Discards the rest of a request's body when the answer comes before its end, as for one that is too long.
 
 Closing a connection with unread bytes resets it, and many clients lose an answer that they have not read yet:
 they send all of the body first. So the answer is sent, and what comes after it is thrown away for a while.
@@ -17,7 +17,7 @@ SILENCE_S = 5.0
 
 
 class UnreadBody:
-    """Of one request. `receive` is to be used in place of the server's."""
+    """The body of one request. Use its `receive` in place of the server's."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         headers = Headers(scope=scope)

@@ -1,1 +1,1 @@
-"""What all endpoints share: connections, callers, limits, and which queues there are."""
+"""Finds queues by model, and keeps a client for each."""

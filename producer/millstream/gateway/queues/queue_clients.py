@@ -1,4 +1,6 @@
-"""A client for each queue, which knows the queue's shape, what its workers take and how fast it empties."""
+"""Keeps a client for each queue, which knows the queue's shape, what its workers take and how fast it
+empties.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +19,24 @@ class QueueClient(AsyncClient):
     def ended(
         self, job_ids: Iterable[str], timeout_s: float | None = None
     ) -> AsyncGenerator[tuple[str, EndedJob | JobError], None]:
-        """`as_completed`, unread; an error for a job that does not exist, or has not ended in time."""
+        """Yields as `as_completed`, but unread; an error for a job that does not exist, or is late."""
         return wait_jobs.ended(self._jobs, job_ids, timeout_s)
 
     async def wait_ended(self, job_id: str, timeout_s: float) -> EndedJob:
-        """Raises NotFound, NotReady."""
+        """Returns the job when it has ended. Raises NotFound, NotReady."""
         [end] = [end async for _, end in self.ended([job_id], timeout_s)]
         if isinstance(end, JobError):
             raise end
         return end
 
     async def usage(self, job_id: str) -> Usage:
-        """Of an ended job. Raises NotFound, ProtocolError."""
+        """Returns the usage of an ended job. Raises NotFound, ProtocolError."""
         result = result_without_choices(await self._jobs.record(job_id))
         return result.usage if result is not None else Usage()
 
 
 class QueueClients(dict[str, QueueClient]):
-    """By queue, made when first used; all share one client's connections."""
+    """Clients by queue. Each is made when first used; all share one client's connections."""
 
     def __init__(self, client: QueueClient) -> None:
         super().__init__()

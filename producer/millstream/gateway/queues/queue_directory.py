@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from millstream.errors import MillstreamError, ProtocolError
 from millstream.gateway.auth.api_keys import ApiKey
-from millstream.gateway.http.api_error import NO_RETRY, ApiError
-from millstream.gateway.redis.gateway_redis import ServerAccess
+from millstream.gateway.redis.gateway_redis import GatewayRedis
+from millstream.openai.api_error import NO_RETRY, ApiError
 from millstream.wire.state.heartbeat import SERVING, Heartbeat, read_workers
 from millstream.wire.state.queue_info import QueueInfo, read_queue
 
@@ -53,11 +53,11 @@ class ServedQueue:
 
 
 class QueueDirectory:
-    """`attend` runs as long as the gateway does; without it, requests look themselves."""
+    """`run` goes on as long as the gateway does; without it, requests look themselves."""
 
-    def __init__(self, access: ServerAccess, queues: Sequence[str]) -> None:
+    def __init__(self, redis: GatewayRedis, queues: Sequence[str]) -> None:
         self.queues = tuple(dict.fromkeys(queues))
-        self._access = access
+        self._redis = redis
         self._lock = asyncio.Lock()
         self._found: tuple[ServedQueue, ...] = ()
         self._found_s = float("-inf")  # of the monotonic clock
@@ -67,7 +67,7 @@ class QueueDirectory:
         await self._look_if_older(_STALE_S)
         return [one for one in self._found if caller.may_use(one.queue)]
 
-    async def attend(self) -> None:
+    async def run(self) -> None:
         """Look again and again, for ever."""
         while True:
             with contextlib.suppress(MillstreamError):  # again in a second
@@ -92,13 +92,13 @@ class QueueDirectory:
             return
         async with self._lock:
             if time.monotonic() - self._found_s > seconds:
-                with self._access.reach():
+                with self._redis.reach():
                     self._found = tuple([await self._look(queue) for queue in self.queues])
                 self._found_s = time.monotonic()
 
     async def _look(self, queue: str) -> ServedQueue:
         """One whose settings are damaged takes no requests, and keeps none from the others."""
-        redis = self._access.redis
+        redis = self._redis.client
         try:
             info = await read_queue(redis, queue) or QueueInfo()
         except ProtocolError as error:

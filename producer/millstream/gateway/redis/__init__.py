@@ -1,1 +1,1 @@
-"""The gateway's settings, and its way to the server."""
+"""The gateway's private state in Redis: keys, scripts and their calls. No other program reads it."""

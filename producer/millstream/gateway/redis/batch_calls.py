@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from millstream.gateway.redis.gateway_scripts import gateway_script
 from millstream.gateway.redis.tenant_keys import TenantKeys
-from millstream.wire.calls.scripts import ScriptCall, positive, script
+from millstream.wire.calls.scripts import ScriptCall, positive
 
 LOST = "lost"  # instead of a status: another holds the batch
 
@@ -38,7 +39,7 @@ class HoldReply:
 
 @dataclass(frozen=True, slots=True)
 class PartCounts:
-    """Of the rows of one commit: how many, and the tokens of those that were completed."""
+    """Numbers of rows, and the tokens of those that were completed; a commit adds its own."""
 
     completed: int = 0
     failed: int = 0
@@ -50,12 +51,12 @@ class PartCounts:
 def create_batch(
     keys: TenantKeys, batch_id: str, fields: Mapping[str, str], *, window_s: int, charge: str, lasts_ms: int
 ) -> ScriptCall[bool]:
-    """Whether there was none of this id until now. `charge`: how it stands in `enqueued`, which counts it for
-    `lasts_ms`, unless it ends before; empty for one that was not charged.
+    """Creates a batch; True if there was none of this id until now. `charge`: its entry in `enqueued`, which
+    counts it for `lasts_ms`, unless it ends before; empty for one that was not charged.
     """
     args = (batch_id, positive("window_s", window_s), charge, positive("lasts_ms", lasts_ms))
     return ScriptCall(
-        script("create_batch"),
+        gateway_script("create_batch"),
         (keys.batch(batch_id), keys.batches, keys.rates, keys.enqueued),
         (*args, *_pairs(fields)),
         lambda reply: bool(reply.decode() == "created"),
@@ -63,9 +64,9 @@ def create_batch(
 
 
 def take_batch(keys: TenantKeys, batch_id: str, *, holder: str, lease_ms: int) -> ScriptCall[TakeReply]:
-    """`holder`: a new name for each time that a batch is taken."""
+    """Takes the lease of a batch. `holder`: a new name for each time that a batch is taken."""
     args = (holder, positive("lease_ms", lease_ms))
-    return ScriptCall(script("take_batch"), (keys.batch(batch_id),), args, _taken)
+    return ScriptCall(gateway_script("take_batch"), (keys.batch(batch_id),), args, _taken)
 
 
 def _taken(reply: Any) -> TakeReply:
@@ -73,9 +74,9 @@ def _taken(reply: Any) -> TakeReply:
     return TakeReply(outcome, int(reply[1]) if len(reply) > 1 else 0)
 
 
-def hold_batch(keys: TenantKeys, batch_id: str, *, holder: str, lease_ms: int) -> ScriptCall[HoldReply]:
+def renew_batch(keys: TenantKeys, batch_id: str, *, holder: str, lease_ms: int) -> ScriptCall[HoldReply]:
     """Renew the lease; with `lease_ms` 0, give it back."""
-    return ScriptCall(script("hold_batch"), (keys.batch(batch_id),), (holder, lease_ms), _held)
+    return ScriptCall(gateway_script("renew_batch"), (keys.batch(batch_id),), (holder, lease_ms), _held)
 
 
 def _held(reply: Any) -> HoldReply:
@@ -93,12 +94,12 @@ def commit_part(
     parts: Sequence[tuple[str, str]],
     behind: int,
 ) -> ScriptCall[bool]:
-    """`parts`: each with the numbers of its lines; `behind`: how many there are already. False: another holds
-    the batch, or there are more than those.
+    """Adds written parts. `parts`: each with the numbers of its lines; `behind`: how many parts there are
+    already. False: another holds the batch, or there are more parts than that.
     """
     numbers = (counts.completed, counts.failed, counts.prompt_tokens, counts.cached_tokens)
     return ScriptCall(
-        script("commit_part"),
+        gateway_script("commit_part"),
         (keys.batch(batch_id), keys.batch_parts(batch_id), keys.batch_lines(batch_id)),
         (holder, behind, *numbers, counts.output_tokens, *(text for pair in parts for text in pair)),
         lambda reply: bool(reply.decode() == "ok"),
@@ -116,7 +117,7 @@ def move_batch(
 ) -> ScriptCall[str]:
     """Returns the status that the batch has now, or LOST. `change`: from this status to that one."""
     return ScriptCall(
-        script("move_batch"),
+        gateway_script("move_batch"),
         (
             keys.batch(batch_id),
             keys.batch_parts(batch_id),
@@ -130,9 +131,9 @@ def move_batch(
 
 
 def cancel_batch(keys: TenantKeys, batch_id: str) -> ScriptCall[str | None]:
-    """The status that the batch has now; None if there is no such batch."""
+    """Cancels a batch; returns the status that it has now, None if there is no such batch."""
     return ScriptCall(
-        script("cancel_batch"),
+        gateway_script("cancel_batch"),
         (keys.batch(batch_id),),
         (),
         lambda reply: None if reply == b"not_found" else str(reply.decode()),

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from millstream.gateway.redis.gateway_calls import OnceOutcome
+from millstream.gateway.redis.gateway_scripts import gateway_script
 from millstream.gateway.redis.tenant_keys import STORE, TenantKeys
-from millstream.wire.calls.scripts import ScriptCall, positive, script
+from millstream.wire.calls.scripts import ScriptCall, positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +30,13 @@ def add_file(
     expires_ms: int,
     once: OnceFile | None = None,
 ) -> ScriptCall[tuple[OnceOutcome, str]]:
-    """`expires_ms`: in Unix milliseconds; 0: never. Returns the id of the file that has the key, too: only if
-    the outcome is NEW, it is this one.
+    """Adds a file's record. `expires_ms`: in Unix milliseconds; 0: never. Returns the id of the file that has
+    the key, too: only if the outcome is NEW, it is this one.
     """
     pairs = [text for pair in fields.items() for text in pair]
     digest, ttl_ms = ("", 0) if once is None else (once.digest, positive("ttl_ms", once.ttl_ms))
     return ScriptCall(
-        script("add_file"),
+        gateway_script("add_file"),
         (keys.files, keys.file(file_id), *(() if once is None else (keys.once(once.key),))),
         (file_id, expires_ms, digest, ttl_ms, *pairs),
         lambda reply: (OnceOutcome(reply[0].decode()), reply[1].decode()),
@@ -43,19 +44,22 @@ def add_file(
 
 
 def remove_file(keys: TenantKeys, file_id: str) -> ScriptCall[bool]:
-    """Whether the file had a record."""
-    return ScriptCall(script("remove_file"), (keys.files, keys.file(file_id)), (file_id,), bool)
+    """Removes a file's record; True if it had one."""
+    return ScriptCall(gateway_script("remove_file"), (keys.files, keys.file(file_id)), (file_id,), bool)
 
 
-def know_store(own_id: str | None) -> ScriptCall[tuple[str, int]]:
-    """The id of the store that all gateways use, this one's if it is the first; and since when it is known,
-    in Unix milliseconds. Empty: there is none.
+def register_store(own_id: str | None) -> ScriptCall[tuple[str, int]]:
+    """Returns the id of the store that all gateways use, this one's if it is the first, and since when it is
+    known, in Unix milliseconds. Empty: there is none.
     """
     return ScriptCall(
-        script("know_store"), (STORE,), (own_id or "",), lambda reply: (reply[0].decode(), int(reply[1]))
+        gateway_script("register_store"),
+        (STORE,),
+        (own_id or "",),
+        lambda reply: (reply[0].decode(), int(reply[1])),
     )
 
 
-def claim_sweep(*, while_ms: int) -> ScriptCall[bool]:
-    """Whether the caller is the one to sweep the store, once in so long."""
-    return ScriptCall(script("claim_sweep"), (STORE,), (positive("while_ms", while_ms),), bool)
+def claim_orphan_sweep(*, while_ms: int) -> ScriptCall[bool]:
+    """True for one caller per `while_ms`: it deletes orphaned objects."""
+    return ScriptCall(gateway_script("claim_orphan_sweep"), (STORE,), (positive("while_ms", while_ms),), bool)

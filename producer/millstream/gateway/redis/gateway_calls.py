@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from millstream.gateway.redis.gateway_scripts import gateway_script
 from millstream.gateway.redis.tenant_keys import TenantKeys
-from millstream.wire.calls.scripts import ScriptCall, positive, script
+from millstream.wire.calls.scripts import ScriptCall, positive
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one API key; 0: none."""
+    """The limits of one API key; 0: none."""
 
     requests_per_min: int = 0
     tokens_per_min: int = 0
@@ -21,7 +22,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ChargeReply:
-    """`refused_by`: the limit, or empty. `retry_after_ms` -1: the request is above it, no wait helps."""
+    """`refused_by`: the limit, or empty. `retry_after_ms` -1: the request exceeds it, and no wait helps."""
 
     refused_by: str
     retry_after_ms: int
@@ -31,7 +32,7 @@ class ChargeReply:
     tokens_reset_ms: int
 
 
-class PostOutcome(StrEnum):
+class RequestOutcome(StrEnum):
     NEW = "new"
     JOINED = "joined"
     WAIT = "wait"  # others of the same body are open: one of them may be this one's
@@ -43,15 +44,15 @@ class OnceOutcome(StrEnum):
     CONFLICT = "conflict"
 
 
-class PostEnd(StrEnum):
+class RequestEnd(StrEnum):
     ANSWERED = "answered"
     LEFT = "left"  # a repeated one may join
     ABANDONED = "abandoned"  # it was left, and nobody has joined
 
 
 @dataclass(frozen=True, slots=True)
-class PostReply:
-    outcome: PostOutcome
+class RequestReply:
+    outcome: RequestOutcome
     own_id: str = ""
     queue: str = ""
 
@@ -63,7 +64,7 @@ def charge(
     unless it is uncharged before.
     """
     return ScriptCall(
-        script("charge"),
+        gateway_script("charge"),
         (keys.rates, keys.enqueued),
         (
             own_id,
@@ -84,11 +85,13 @@ def _charged(reply: Any) -> ChargeReply:
 
 
 def uncharge(keys: TenantKeys, *, own_id: str, tokens: int) -> ScriptCall[None]:
-    """The request has ended: its tokens are enqueued no more."""
-    return ScriptCall(script("uncharge"), (keys.rates, keys.enqueued), (own_id, tokens), lambda _: None)
+    """Ends a request: its tokens are enqueued no more."""
+    return ScriptCall(
+        gateway_script("uncharge"), (keys.rates, keys.enqueued), (own_id, tokens), lambda _: None
+    )
 
 
-def open_post(
+def open_request(
     keys: TenantKeys,
     *,
     digest: str,
@@ -100,13 +103,13 @@ def open_post(
     window_ms: int,
     lease_ms: int,
     keep_ms: int,
-) -> ScriptCall[PostReply]:
-    """Begin a POST, of which something is known for `keep_ms`. `repeated`: its client says so; it takes over
-    one that was left within `window_ms`. `patient`: if there are open ones only, the reply is WAIT and
-    nothing has begun.
+) -> ScriptCall[RequestReply]:
+    """Begins a POST, which is remembered for `keep_ms`. `repeated`: its client says that it repeats one; then
+    it takes over one that was left within `window_ms`. `patient`: if there are open ones only, the reply is
+    WAIT and nothing has begun.
     """
     return ScriptCall(
-        script("open_post"),
+        gateway_script("open_request"),
         (keys.posts(digest), keys.replicas),
         (
             own_id,
@@ -122,25 +125,30 @@ def open_post(
     )
 
 
-def _opened(reply: Any) -> PostReply:
+def _opened(reply: Any) -> RequestReply:
     outcome, *rest = (part.decode() for part in reply)
-    return PostReply(PostOutcome(outcome), *rest)
+    return RequestReply(RequestOutcome(outcome), *rest)
 
 
-def close_post(keys: TenantKeys, *, digest: str, own_id: str, replica: str, how: PostEnd) -> ScriptCall[bool]:
-    """Whether the POST was this replica's until now."""
+def close_request(
+    keys: TenantKeys, *, digest: str, own_id: str, replica: str, how: RequestEnd
+) -> ScriptCall[bool]:
+    """Ends a POST; True if it was this replica's until now."""
     return ScriptCall(
-        script("close_post"),
+        gateway_script("close_request"),
         (keys.posts(digest),),
         (own_id, replica, how),
         lambda reply: bool(reply.decode() == "ok"),
     )
 
 
-def attend(keys: TenantKeys, *, replica: str, window_ms: int) -> ScriptCall[None]:
-    """The replica still answers its open POSTs of the tenant."""
+def gateway_alive(keys: TenantKeys, *, replica: str, window_ms: int) -> ScriptCall[None]:
+    """Reports that the replica still answers its open POSTs of the tenant."""
     return ScriptCall(
-        script("attend"), (keys.replicas,), (replica, positive("window_ms", window_ms)), lambda _: None
+        gateway_script("gateway_alive"),
+        (keys.replicas,),
+        (replica, positive("window_ms", window_ms)),
+        lambda _: None,
     )
 
 
@@ -149,7 +157,7 @@ def claim_once(
 ) -> ScriptCall[tuple[OnceOutcome, str]]:
     """Remember a POST by its Idempotency-Key; returns the queue of the first one with it, too."""
     return ScriptCall(
-        script("claim_once"),
+        gateway_script("claim_once"),
         (keys.once(key_digest),),
         (digest, queue, positive("ttl_ms", ttl_ms)),
         lambda reply: (OnceOutcome(reply[0].decode()), reply[1].decode()),

@@ -16,23 +16,23 @@ CONNECTIONS = 32
 RETRIES = 3  # every call of the gateway may be repeated
 
 
-class ServerAccess:
+class GatewayRedis:
     """Connects when first used."""
 
     def __init__(self, url: str) -> None:
         self._endpoint = Endpoint.of(url)
-        self.redis: Any = self._endpoint.commands(NAME, connections=CONNECTIONS, retries=RETRIES)
+        self.client: Any = self._endpoint.commands(NAME, connections=CONNECTIONS, retries=RETRIES)
 
     @contextlib.contextmanager
     def reach(self) -> Iterator[None]:
-        """Wraps a use of `redis`: converts its errors to Unavailable and AccessDenied."""
+        """Wraps a use of `client`: converts its errors to Unavailable and AccessDenied."""
         with unavailable(self._endpoint):
             yield
 
     async def run(self, call: ScriptCall[R]) -> R:
         """Raises Unavailable, AccessDenied, ProtocolError."""
         with self.reach():
-            return await calls.run(self.redis, call)
+            return await calls.run(self.client, call)
 
     async def aclose(self) -> None:
-        await self.redis.aclose()
+        await self.client.aclose()

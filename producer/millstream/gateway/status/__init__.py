@@ -1,1 +1,1 @@
-"""What operators and model pickers read: models, health, metrics, backlog."""
+"""Serves operators and model pickers: models, health, metrics, backlog."""

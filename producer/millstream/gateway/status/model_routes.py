@@ -8,29 +8,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
-from millstream.gateway.context import Services
+from millstream.gateway.auth.api_keys import ApiKey
+from millstream.gateway.context import GatewayContext
 from millstream.gateway.http.page import page_body
-from millstream.gateway.http.request_context import Exchange
 from millstream.gateway.queues.queue_directory import ServedQueue
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRoutes:
-    services: Services
+    gateway: GatewayContext
 
-    async def all(self, request: Request) -> JSONResponse:
-        Exchange.of(request.scope).route = "/v1/models"
-        caller = await self.services.callers.identify(request)
-        data = [_model(one, one.queue) for one in await self.services.directory.seen_by(caller)]
+    async def list(self, request: Request, caller: ApiKey) -> Response:
+        data = [_model(one, one.queue) for one in await self.gateway.directory.seen_by(caller)]
         return JSONResponse(page_body(data, has_more=False))
 
-    async def one(self, request: Request) -> JSONResponse:
-        Exchange.of(request.scope).route = "/v1/models/{id}"
-        caller = await self.services.callers.identify(request)
+    async def one(self, request: Request, caller: ApiKey) -> Response:
         name = request.path_params["id"]
-        return JSONResponse(_model(await self.services.directory.find(name, caller), name))
+        return JSONResponse(_model(await self.gateway.directory.find(name, caller), name))
 
 
 def _model(served: ServedQueue, name: str) -> dict[str, Any]:

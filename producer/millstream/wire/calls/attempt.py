@@ -26,8 +26,8 @@ from millstream.wire.messages.script_replies import (
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How a result is kept for equal requests: by the digest of their key, with at most so many bytes of such
-    results in the shard. Without a digest it is not.
+    """Caches a result for equal requests under their key's `digest` (empty: not), within `most_bytes` of such
+    results per shard.
     """
 
     digest: str = ""
@@ -176,7 +176,7 @@ def finish(
         raise ValueError(f"a job cannot finish as {state}")
     return ScriptCall(
         script("finish"),
-        (*keys.ending(claim.job_id), keys.lane(lane), *keys.cache),
+        (*keys.end_keys(claim.job_id), keys.lane(lane), *keys.cache),
         (
             claim.job_id,
             *claim.fence,
@@ -213,7 +213,7 @@ def dead_letter(
     """
     return ScriptCall(
         script("dead_letter"),
-        (*keys.ending(claim.job_id), keys.lane(lane), keys.dead),
+        (*keys.end_keys(claim.job_id), keys.lane(lane), keys.dead),
         (
             claim.job_id,
             *claim.fence,

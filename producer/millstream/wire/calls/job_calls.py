@@ -78,7 +78,7 @@ def cancel(keys: ShardKeys, *, job_id: str, ttl_ms: int) -> ScriptCall[CancelOut
     """
     return ScriptCall(
         script("cancel"),
-        (*keys.ending(job_id), *keys.parking),
+        (*keys.end_keys(job_id), *keys.parking_keys),
         (job_id, positive("ttl_ms", ttl_ms), keys.publish, keys.events(job_id), keys.control),
         lambda reply: CancelOutcome(reply.decode()),
     )
@@ -88,7 +88,7 @@ def expire_one(keys: ShardKeys, *, job_id: str, ttl_ms: int) -> ScriptCall[bool]
     """End one job whose deadline has passed, if a reader sees it before any worker does."""
     return ScriptCall(
         script("expire_one"),
-        (*keys.ending(job_id), *keys.parking),
+        (*keys.end_keys(job_id), *keys.parking_keys),
         (job_id, positive("ttl_ms", ttl_ms), keys.publish, keys.events(job_id), keys.control),
         bool,
     )

@@ -1,7 +1,7 @@
-"""The Lua scripts of the protocol as they ship with the package, and their sending.
+"""Loads and sends Lua scripts, as they ship with the package.
 
-A script is one file of `wire/lua/`; a line `-- include: part, …` stands for files of `lua/parts/`. A script's
-file documents it; `calls` gives its arguments and its reply in Python.
+A script is one file in a folder `lua/`; a line `-- include: part, …` stands for files of `lua/parts/`. A
+script's file documents it; `calls` gives its arguments and its reply in Python.
 """
 
 from __future__ import annotations
@@ -50,16 +50,35 @@ class ScriptCall(Generic[R_co]):
         return ("EVAL", self.script.source, len(self.keys), *self.keys, *self.args)
 
 
+PROTOCOL = "millstream.wire"
+
+
+def script_paths(package: str = PROTOCOL) -> dict[str, str]:
+    """The paths of a package's scripts in its folder `lua/`, by their names."""
+    folder = files(package).joinpath("lua")
+    found: dict[str, str] = {}
+    for entry in folder.iterdir():
+        if entry.name.endswith(".lua"):
+            found[entry.name.removesuffix(".lua")] = entry.name
+        elif entry.is_dir() and entry.name != "parts":
+            names = [file.name.removesuffix(".lua") for file in entry.iterdir()]
+            found |= {name: f"{entry.name}/{name}.lua" for name in names}
+    return found
+
+
 @cache
-def script(name: str) -> Script:
-    """The script `lua/<name>.lua` with its parts."""
-    source = _expand(files("millstream.wire").joinpath("lua"), f"{name}.lua", set())
+def script(name: str, package: str = PROTOCOL) -> Script:
+    """A package's script of this name, with its parts: of the package itself, or of the protocol."""
+    folder = files(package).joinpath("lua")
+    source = _expand(folder, script_paths(package)[name], set())
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
 def _expand(folder: Any, path: str, seen: set[str]) -> str:
     lines: list[str] = []
-    for line in folder.joinpath(path).read_text("utf-8").splitlines():
+    if not (file := folder.joinpath(path)).is_file():
+        file = files(PROTOCOL).joinpath("lua", path)
+    for line in file.read_text("utf-8").splitlines():
         if line.startswith(_INCLUDE):
             parts = [part.strip() for part in line.removeprefix(_INCLUDE).split(",")]
             new = [part for part in parts if part not in seen]

@@ -39,7 +39,7 @@ def expire(keys: ShardKeys, *, limit: int, ttl_ms: int) -> ScriptCall[tuple[str,
             keys.job(""),
             keys.tokens(""),
             *keys.lanes,
-            *keys.parking,
+            *keys.parking_keys,
         ),
         (
             positive("limit", limit),
@@ -104,7 +104,7 @@ def look(
     """
     return ScriptCall(
         script("look"),
-        (*keys.ending(job_id), *keys.parked_lanes()),
+        (*keys.end_keys(job_id), *keys.parked_lanes()),
         (
             job_id,
             attempt,

@@ -1,10 +1,10 @@
-"""Commands to a Cluster: each to the node that serves its keys, in order and in few round trips, and again if
-the node did not execute it.
+"""Sends commands to a Cluster: each to the node that serves its keys, in order and in few round trips, and
+again if the node did not execute it.
 
-Not redis-py's RedisCluster (8.1): it sends ASKING on one pooled connection and the asked command on another,
-its pipelines do not refresh the nodes after a lost connection, it re-sends lost commands unasked, gives up on
-TRYAGAIN after 0.4 s, and raises when its connections are all in use. The nodes' pools are ours here, the
-commands' names and replies redis-py's.
+It does not use redis-py's RedisCluster (8.1), which sends ASKING on one pooled connection and the asked
+command on another, does not refresh the nodes in pipelines after a lost connection, re-sends lost commands
+unasked, gives up on TRYAGAIN after 0.4 s, and raises when its connections are all in use. The nodes' pools
+are ours here, the commands' names and replies redis-py's.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class ClusterPipeline(AsyncCoreCommands):
 
 
 def is_cluster(redis: object) -> bool:
-    """Whether this client's commands go to a Cluster."""
+    """True if this client's commands go to a Cluster."""
     return isinstance(redis, ClusterClient)
 
 

@@ -10,12 +10,12 @@ ASK_S = 1.0
 
 
 async def speaks_plainly(host: str, port: int) -> bool:
-    """Whether the server replies to a command without TLS, even with a refusal."""
+    """True if the server replies to a command without TLS, even with a refusal."""
     return await _first_byte(host, port, None) in (b"+", b"-")
 
 
 async def speaks_tls(host: str, port: int) -> bool:
-    """Whether the server accepts a TLS connection. Nothing is sent over it, so its certificate does not
+    """True if the server accepts a TLS connection. Nothing is sent over it, so its certificate does not
     matter.
     """
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # no certificate store is read from disk
@@ -25,8 +25,8 @@ async def speaks_tls(host: str, port: int) -> bool:
 
 
 async def _first_byte(host: str, port: int, tls: ssl.SSLContext | None) -> bytes | None:
-    """The first byte of the reply to a PING; empty if a TLS connection was made. None: no connection, or no
-    reply.
+    """Returns the first byte of the reply to a PING; empty if a TLS connection was made. None: no connection,
+    or no reply.
     """
     try:
         async with asyncio.timeout(ASK_S):

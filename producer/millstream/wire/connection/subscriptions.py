@@ -28,17 +28,17 @@ LONGEST_PAUSE_S = 2.0
 
 
 class MessageListener(Protocol):
-    """Must not wait."""
+    """Receives published messages. Its methods must not wait."""
 
     def deliver(self, channel: str, payload: bytes) -> None:
-        """One published message."""
+        """Takes one published message."""
 
     def subscribed(self, channel: str) -> None:
-        """The server acknowledged the subscription; again after each reconnect: messages may be missing."""
+        """Called for each acknowledged subscription, also after a reconnect: messages may be missing."""
 
 
 class Subscriptions:
-    """`run` serves until `close`. `subscribe` and `unsubscribe` at any time, also before."""
+    """`run` serves until `close`. `subscribe` and `unsubscribe` may be called at any time, also before."""
 
     def __init__(self, endpoint: Endpoint, name: str, listener: MessageListener, *, sharded: bool) -> None:
         self.endpoint = endpoint
@@ -56,7 +56,7 @@ class Subscriptions:
 
     @property
     def by_node(self) -> bool:
-        """Whether each channel has its node. Plain pub/sub reaches all nodes of a Cluster."""
+        """True if each channel has its node. Plain pub/sub reaches all nodes of a Cluster."""
         return self.sharded and self.endpoint.topology is not None
 
     def subscribe(self, channel: str) -> None:
@@ -74,7 +74,7 @@ class Subscriptions:
         return line is not None and line.is_acknowledged(channel)
 
     def place_again(self, channels: Iterable[str]) -> None:
-        """Channels that have lost their subscription and need a new one."""
+        """Subscribes anew to channels that have lost their subscription."""
         for channel in channels:
             self._line_of.pop(channel, None)
             self._loose.add(channel)

@@ -1,4 +1,4 @@
-"""What a job has written: its choices, whole and as deltas, with the log-probabilities of their tokens."""
+"""Defines a job's output: its choices, whole and as deltas, with the log-probabilities of their tokens."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Delta(Message):
 
 
 class Choice(Message):
-    """`complete`: whether the answer is whole by its response format or as calls of tools; False: it was cut
-    by max_tokens, the end of the context or a stop string. None: it has no format, or did not come to its
-    end.
+    """`complete` is True if the answer is whole by its response format or as calls of tools; False: it was
+    cut by max_tokens, the end of the context or a stop string. None: it has no format, or did not come to
+    its end.
 
     `text` is the answer as the model wrote it, also where it is calls of tools; `content` is what it says
     beside them. `reasoning_content` is its thought before the answer.
@@ -87,7 +87,7 @@ class Choice(Message):
     def parse(self, model: type[M]) -> M: ...
 
     def parse(self, model: type[M] | None = None) -> M | Any:
-        """The JSON text as an object of a pydantic model or, without one, as plain Python values.
+        """Returns the JSON text as an object of a pydantic model or, without one, as plain Python values.
 
         Raises IncompleteAnswer unless `complete`; ValueError if the text is no JSON (of a regex, a choice or
         a grammar), or nothing that the model takes.

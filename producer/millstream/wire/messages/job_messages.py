@@ -44,7 +44,7 @@ class State(StrEnum):
 
 
 class ResultCache(StrEnum):
-    """What a request makes of the results that a queue keeps for equal requests."""
+    """The way a request uses the results that a queue keeps for equal requests."""
 
     USE = "use"
     NO_CACHE = "no-cache"  # it is computed anew; its result is kept
@@ -52,7 +52,9 @@ class ResultCache(StrEnum):
 
 
 class ChatMessage(Message):
-    """`tool_calls`: of an answer, which needs no content then; `tool_call_id`: whose outcome it tells."""
+    """`tool_calls`: those of an answer, which needs no content then; `tool_call_id`: the call whose outcome
+    the message tells.
+    """
 
     role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     content: LongText
@@ -143,12 +145,12 @@ class Request(Message):
 
     @property
     def has_one_answer(self) -> bool:
-        """Equal requests get equal answers."""
+        """True if equal requests get equal answers."""
         return self.sampling.temperature == 0 or self.sampling.seed is not None
 
     @property
     def may_be_kept(self) -> bool:
-        """Its result may be kept for equal requests."""
+        """True if its result may be kept for equal requests."""
         return self.has_one_answer and self.cache is not ResultCache.NO_STORE
 
     def lowest_version(self) -> int:
@@ -160,12 +162,12 @@ class Request(Message):
         return lowest_version(names)
 
     def digest(self) -> str:
-        """Equal for equal submissions; see digest_of."""
+        """Returns a digest that is equal for equal submissions; see digest_of."""
         return digest_of(self)
 
 
 def read_request(data: bytes) -> Request:
-    """A request as some client sent it. Raises InvalidRequest, for that client, and nothing else."""
+    """Reads a request as some client sent it. Raises InvalidRequest, for that client, and nothing else."""
     try:
         fields = codec.unpack_request(data)
     except ProtocolError as error:

@@ -1,5 +1,5 @@
-"""The format that a request asks its answer to have: JSON by a schema, any JSON object, a regular expression,
-one of some texts, or a grammar.
+"""Defines the format that a request asks of its answer: JSON by a schema, any JSON object, a regular
+expression, one of some texts, or a grammar.
 
 Checks all that needs no grammar compiler, for clients before they send and for workers before they compile.
 """
@@ -54,7 +54,7 @@ class ResponseFormat(Message):
 
 
 def _problem(kind: str, text: str) -> str | None:
-    """What is wrong with the text of a format, and the remedy."""
+    """Returns the problem of a format's text, and the remedy."""
     if kind == "json_object":
         return "must be empty with json_object; leave it out, or use json_schema" if text else None
     if not text:
@@ -63,7 +63,7 @@ def _problem(kind: str, text: str) -> str | None:
 
 
 def problem_of_schema(text: str) -> str | None:
-    """What is wrong with a schema's JSON text, and the remedy, as far as it shows without a compiler."""
+    """Returns the problem of a schema's JSON text, as far as it shows without a compiler, and the remedy."""
     try:
         return _problem_of_schema(_parsed(text))
     except (RecursionError, OverflowError):

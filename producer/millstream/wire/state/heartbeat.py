@@ -55,7 +55,7 @@ class Heartbeat:
     oldest_batch_ms: int = 0
 
     def oldest_ms(self, lane: str) -> int:
-        """Of the shard whose heartbeat it is."""
+        """Returns when this lane's oldest waiting job, in the heartbeat's shard, was submitted; 0: none."""
         return self.oldest_interactive_ms if lane == Lane.INTERACTIVE else self.oldest_batch_ms
 
     @property

@@ -14,7 +14,7 @@ from millstream.wire.keys import GROUP, LANES, RELEASED, Lane, ShardKeys
 
 @dataclass(frozen=True, slots=True)
 class LaneNumbers:
-    """Of one lane over all shards; None: this user may not read it."""
+    """Counts of one lane over all shards; None: this user may not read it."""
 
     waiting: int | None  # entries that no worker has, and what is parked beside them
     running: int | None  # entries that a worker has
@@ -22,7 +22,7 @@ class LaneNumbers:
 
 @dataclass(frozen=True, slots=True)
 class QueueNumbers:
-    """Over all shards; None: this user may not read it."""
+    """Counts of a queue over all shards; None: this user may not read it."""
 
     delayed: int | None
     held_bytes: int | None
@@ -32,7 +32,7 @@ class QueueNumbers:
 
 
 async def read_lanes(redis: Any, *shards: ShardKeys) -> dict[Lane, LaneNumbers]:
-    """One round trip."""
+    """Reads the counts of all lanes in one round trip."""
     places = [(lane, keys) for keys in shards for lane in LANES]
     async with redis.pipeline(transaction=False) as pipeline:
         for lane, keys in places:
@@ -60,7 +60,7 @@ def _lane(shards: Sequence[tuple[Any, Any, Any]]) -> LaneNumbers:
 
 
 async def read_numbers(redis: Any, *shards: ShardKeys) -> QueueNumbers:
-    """One round trip."""
+    """Reads the counts of a queue in one round trip."""
     async with redis.pipeline(transaction=False) as pipeline:
         for keys in shards:
             pipeline.zcard(keys.delayed)
@@ -100,7 +100,7 @@ def _sum(counts: Sequence[int | None]) -> int | None:
 
 
 def _tenants(hashes: Sequence[dict[bytes, bytes] | None]) -> dict[str, int] | None:
-    """Fields `=<tenant>` of "<finish> <jobs parked>"."""
+    """Sums the jobs parked by tenant, from fields `=<tenant>` of "<finish> <jobs parked>"."""
     parked: Counter[str] = Counter()
     for stored in hashes:
         if stored is None:
@@ -113,7 +113,7 @@ def _tenants(hashes: Sequence[dict[bytes, bytes] | None]) -> dict[str, int] | No
 
 
 def _held(reply: Any) -> int | None:
-    """Entries that workers have; released ones wait for the next worker."""
+    """Counts entries that workers have; released ones wait for the next worker."""
     if isinstance(reply, ResponseError) and ("NOGROUP" in str(reply) or "no such key" in str(reply)):
         return 0
     rows = _seen(reply)

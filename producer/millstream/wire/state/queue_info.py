@@ -39,11 +39,11 @@ class ModelIdentity:
     digest: str = ""
 
     def is_other(self, known: ModelIdentity | None) -> bool:
-        """Whether both digests are known, and differ."""
+        """True if both digests are known, and differ."""
         return known is not None and bool(self.digest and known.digest) and self.digest != known.digest
 
     def __str__(self) -> str:
-        """For messages."""
+        """Shows the model in messages."""
         return f"{self.name:.200} ({self.digest[:SHOWN_DIGEST]})"
 
 

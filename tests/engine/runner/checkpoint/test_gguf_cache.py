@@ -38,7 +38,7 @@ class Told(list[str]):
     ("kind", "dtype", "error"),
     [(Type.F32, torch.float32, 0.0), (Type.F16, torch.float16, 5e-4)],
 )
-def test_the_weights_are_those_of_the_file_and_the_model_computes_what_it_did(
+def test_converted_weights_and_logits_equal_those_of_the_file(
     tmp_path: Path, cache: GGUFCache, kind: Type, dtype: torch.dtype, error: float
 ) -> None:
     original = tiny_llama()
@@ -72,7 +72,7 @@ def test_the_tokenizer_comes_along_with_its_chat_template(file: Path, cache: GGU
     assert chat[0] == BOS
 
 
-def test_it_is_converted_once_also_for_a_copy_and_anew_for_other_weights(
+def test_a_file_is_converted_once_and_again_for_other_weights(
     file: Path, cache: GGUFCache, tmp_path: Path
 ) -> None:
     told = Told()

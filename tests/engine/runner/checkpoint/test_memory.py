@@ -54,7 +54,7 @@ def test_settings_become_blocks_of_one_kib(setting: str, expected: int) -> None:
     assert pool_blocks(setting, KIB, CPU, free=10 * GIB) == expected
 
 
-def test_auto_takes_a_share_and_on_the_cpu_not_more_than_four_gib() -> None:
+def test_auto_memory_takes_a_share_and_at_most_4_gib_on_the_cpu() -> None:
     assert pool_blocks("auto", GIB // 10, CPU, free=5 * GIB) == 20
     assert pool_blocks("auto", GIB, CPU, free=1000 * GIB) == 4
     assert pool_blocks("auto", GIB, CUDA, free=100 * GIB) == 90

@@ -40,7 +40,7 @@ def test_the_name_of_a_control_token_is_spelled(kind: str, text: str, tmp_path: 
     assert not set(forced).intersection(tokenizer.get_added_tokens_decoder())
 
 
-def test_the_name_of_a_control_token_that_others_merge_to_is_spelled(tmp_path: Path) -> None:
+def test_a_control_token_name_that_merges_reach_is_spelled(tmp_path: Path) -> None:
     """As Gemma's tags of HTML, which are both."""
     form = json.loads(build("byte-level").to_str())
     size = len(form["model"]["vocab"]) + len(form["added_tokens"])
@@ -53,7 +53,7 @@ def test_the_name_of_a_control_token_that_others_merge_to_is_spelled(tmp_path: P
     assert size + 1 not in forced
 
 
-def test_a_tokenizer_that_puts_a_space_before_a_text_puts_none_before_a_part(tmp_path: Path) -> None:
+def test_a_tokenizer_with_a_prefix_space_puts_none_before_a_part(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_str(build("byte-level").to_str())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.ByteLevel(add_prefix_space=True)])
     forced = matcher_of(tokenizer, tmp_path, "the quick fox", "the quick cat").forced()

@@ -109,7 +109,7 @@ def test_recordings_share_a_pool(device: StandIn) -> None:
     assert device.holders[1] == 0
 
 
-def test_a_broken_recording_leaves_no_memory_and_no_stream_behind(device: StandIn) -> None:
+def test_a_broken_recording_leaves_no_memory_or_stream(device: StandIn) -> None:
     recorder = recorder_of(device)
     replay = record(recorder)
     recorder.begin()
@@ -135,7 +135,7 @@ def test_a_recording_that_ends_early_is_released_once(device: StandIn) -> None:
     assert device.holders == {1: 0, 2: 0}
 
 
-def test_starting_over_frees_memory_and_takes_no_pool_that_all_have_left(device: StandIn) -> None:
+def test_starting_over_frees_memory_and_uses_a_new_pool(device: StandIn) -> None:
     recorder = recorder_of(device)
     with recorder.apart():
         replay, emptied = record(recorder), device.emptied

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_worker.engine.runner.cuda_graphs.ladder import fitting, row_rungs, token_rungs
+from millstream_worker.engine.runner.cuda_graphs.ladder import row_rungs, rung_for, token_rungs
 from millstream_worker.engine.runner.cuda_graphs.recording import NAMES, wanted
 
 MOST = st.integers(1, 8192)
@@ -34,15 +34,15 @@ def test_rungs_rise_to_the_limit(most: int) -> None:
 def test_a_step_runs_in_the_smallest_that_holds_it(most: int, data: st.DataObject) -> None:
     size = data.draw(st.integers(1, most))
     rungs = token_rungs(most)
-    rung = fitting(rungs, size)
+    rung = rung_for(rungs, size)
     assert rung is not None
     assert rung == min(rung for rung in rungs if rung >= size)
     assert rung - size <= max(8, size // 4, 16 - size), "too much padding"
 
 
 def test_nothing_holds_what_is_above_the_limit() -> None:
-    assert fitting(row_rungs(8), 9) is None
-    assert fitting([], 1) is None
+    assert rung_for(row_rungs(8), 9) is None
+    assert rung_for([], 1) is None
 
 
 def test_what_was_asked_for_on_what_device() -> None:

@@ -161,7 +161,7 @@ class ReadsOnePart(PlainStatic):
         return answer
 
 
-def test_one_that_reads_the_first_of_a_long_row_s_keys_alone_is_refused(kind: str, load: Load) -> None:
+def test_a_replay_that_reads_only_a_rows_first_keys_is_refused(kind: str, load: Load) -> None:
     with pytest.raises(Mismatch, match=r"a recorded step of \d rows and \d tokens has other logits"):
         recorded(load, ReadsOnePart).check(kind)
 

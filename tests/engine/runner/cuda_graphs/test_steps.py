@@ -223,7 +223,7 @@ def careless(loaded: LoadedModel, at: Callable[[int], bool]) -> Runner:
         (lambda tokens: tokens > 8, "of decode steps only: a recorded step of 1 rows and 4 tokens has"),
     ],
 )
-def test_steps_that_are_replayed_wrongly_cost_those_of_their_kind(
+def test_wrongly_replayed_steps_disable_only_their_kind(
     at: Callable[[int], bool], says: str, load_static: Load
 ) -> None:
     findings = Findings(lambda _: None)
@@ -275,7 +275,7 @@ def test_recordings_leave_the_memory_that_other_steps_need(load_static: Load) ->
 
 
 @pytest.mark.parametrize(("prompts", "recordings"), [(True, 9 + 7), (False, 7)])
-def test_nothing_is_recorded_where_decode_steps_alone_leave_too_little(
+def test_recording_stops_where_decode_steps_leave_too_little(
     prompts: bool, recordings: int, load_static: Load
 ) -> None:
     """That is looked at after each recording."""
@@ -307,7 +307,7 @@ class MixedOutOfMemory(CpuRecorder):
         self.left = sum(tape() is not None for tape in self.alive)
 
 
-def test_memory_of_steps_with_prompts_is_free_before_decode_steps_are_recorded(load_static: Load) -> None:
+def test_failed_mixed_steps_free_memory_before_decode_recordings(load_static: Load) -> None:
     findings, recorder = Findings(lambda _: None), MixedOutOfMemory()
     runner, _ = runner_of(load_static("llama"), blocks=9, block_size=4)
     graphs = record(eager_of(runner), recorder, LIMITS, findings)

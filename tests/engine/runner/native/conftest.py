@@ -26,6 +26,11 @@ AVX2 = ("-mavx2", "-mfma", "-mf16c")
 PLAIN = tuple(flag for flag in FLAGS if flag != "-march=native")
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Computes with all threads, unlike the other tests of the runner."""
+
+
 @pytest.fixture(scope="session")
 def library() -> Library:
     return built()

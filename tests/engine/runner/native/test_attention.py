@@ -139,7 +139,7 @@ def test_any_layer_and_any_steps(
 
 @pytest.mark.parametrize("name", ["grouped", "grouped int8"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_a_broken_row_is_broken_alone_and_its_blocks_serve_the_next(
+def test_a_broken_row_spoils_no_other_and_its_blocks_are_reused(
     name: str, bad: float, native: Backend
 ) -> None:
     rows = PagedRows(LAYERS[name], 3, native)

@@ -126,7 +126,7 @@ def test_what_a_killed_compiler_left_is_cleared(tmp_path: Path) -> None:
     assert files(tmp_path) == ["compiling-new", "kernels-x"]
 
 
-def test_a_compiler_that_fails_says_why_and_may_print_what_is_no_text(
+def test_a_failing_compiler_is_quoted_even_when_not_utf8(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(CannotBuild, match=r"failed with status 1: .*error: .*z80"):
@@ -144,7 +144,7 @@ def compiler_of(tmp_path: Path, script: bytes) -> str:
     return str(compiler)
 
 
-def test_a_compiler_that_hangs_is_given_up_with_all_its_processes(
+def test_a_hanging_compiler_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is started as a compiler starts others that do the work."""

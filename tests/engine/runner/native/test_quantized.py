@@ -90,7 +90,7 @@ def test_what_is_no_number_stays_none(used: Library) -> None:
 
 
 @torch.inference_mode()
-def test_without_the_library_the_answer_is_the_same_but_for_rounding(used: Library) -> None:
+def test_the_fallback_without_the_library_gives_equal_answers(used: Library) -> None:
     for kind, dtype in product(KINDS, DTYPES):
         weight, bias = weight_of(kind, 576, 200), torch.randn(200).to(dtype)
         rows = torch.randn(9, 576).to(dtype)

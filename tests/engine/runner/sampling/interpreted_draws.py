@@ -106,7 +106,7 @@ def test_the_tokens_are_the_cpu_s(vocab: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("same_weights")
-def test_weights_that_are_equal_in_all_of_a_bin_or_in_a_part_of_it() -> None:
+def test_weights_may_be_equal_in_all_or_a_part_of_a_bin() -> None:
     """Logits of 8 bits, as bfloat16 has them, are mostly the former; beside each a few neighbours."""
     logits = rows_of(5000, 2 * len(SPECS)).bfloat16().float()
     logits[1::2, ::3] += 1e-4
@@ -150,7 +150,7 @@ def test_of_many_rows(vocab: int) -> None:
 
 
 @pytest.mark.usefixtures("same_weights")
-def test_a_sampler_draws_what_the_cpu_s_does_whatever_else_is_asked_for() -> None:
+def test_a_sampler_draws_what_the_cpu_s_does() -> None:
     """Rows that are taken as they are, changed ones, greedy ones and broken ones, in one step."""
     chance, vocab = np.random.default_rng(3), 83
     kinds = [
@@ -253,7 +253,7 @@ class Watch(TorchDispatchMode):
         return answer
 
 
-def test_launches_are_few_and_no_tensor_is_as_large_as_the_logits() -> None:
+def test_launches_are_few_and_no_tensor_is_as_large_as_logits() -> None:
     vocab = 40_000
     specs = [SamplingSpec(), SamplingSpec(top_p=0.9), SamplingSpec(top_k=9, min_p=0.1)]
     count = len(specs)
@@ -303,7 +303,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     [SPECS[0], SPECS[3], SamplingSpec(top_k=50), SamplingSpec(top_k=50, top_p=0.9)],
     ids=["temperature", "top_p", "top_k", "both"],
 )
-def test_256_rows_of_128k_logits_of_a_model_in_bfloat16_take_less_than_0_8_gb(
+def test_256_rows_of_128k_logits_take_less_than_0_8_gb(
     spec: SamplingSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, vocab = 2, 128_256

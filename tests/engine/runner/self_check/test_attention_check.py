@@ -98,7 +98,7 @@ def test_a_mistake_is_found(mistake: Callable[[Altered, Plan, Tensor], Tensor], 
 
 
 @pytest.mark.parametrize("window", [70, 4096])
-def test_a_window_that_no_context_reaches_is_checked_by_a_short_one(window: int) -> None:
+def test_a_window_beyond_every_context_is_checked_by_a_short_one(window: int) -> None:
     long = (replace(LAYERS[1], window=window, group=1),)
     given = (long, torch.float32, CPU, 16)
     assert check_attention(TorchAttention, *given) < 1e-5
@@ -106,7 +106,7 @@ def test_a_window_that_no_context_reaches_is_checked_by_a_short_one(window: int)
         check_attention(lambda storage: Altered(storage, of_windows), *given)
 
 
-def test_the_reference_is_exact_where_the_process_multiplies_in_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reference_is_exact_where_the_process_uses_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
     """As TORCH_ALLOW_TF32_CUBLAS_OVERRIDE of NVIDIA's images has it."""
     found = set()
 
@@ -161,7 +161,7 @@ def test_a_factor_and_what_is_not_finite_do_not_pass() -> None:
         compare_logits(got, WANT, "it", torch.float32)
 
 
-def test_rows_that_are_expected_not_to_be_finite_count_for_nothing() -> None:
+def test_rows_expected_not_to_be_finite_are_not_compared() -> None:
     want = WANT.clone()
     want[3] = torch.nan
     assert compare_logits(WANT, want, "it", torch.float32) == 0

@@ -1,5 +1,5 @@
-"""What runs in the next step: the brain's face to the batch loop. It touches no device, no clock and no
-socket.
+"""Plans each step and applies its samples: the interface of the brain to the batch loop. It touches no
+device, no clock and no socket.
 
     plan()    running rows first (decode, then prefill chunks), then admissions, within `max_step_tokens`
     masks()   what rows with a grammar may sample in the newest plan
@@ -24,7 +24,7 @@ from millstream_worker.engine.brain.batch.rows import Row, RowState
 from millstream_worker.engine.brain.batch.shared_prefixes import SharedPrefixes
 from millstream_worker.engine.brain.cache.blocks import BlockPool
 from millstream_worker.engine.brain.cache.host_pool import HostPool
-from millstream_worker.engine.brain.running.admit_rows import admit, displace, joining
+from millstream_worker.engine.brain.running.admit_rows import admit, displace, priority_to_admit
 from millstream_worker.engine.brain.running.constrained_rows import ConstrainedRows
 from millstream_worker.engine.brain.running.continue_rows import continue_rows
 from millstream_worker.engine.brain.running.running_rows import RunningRows
@@ -76,18 +76,18 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Nothing to plan, nothing in flight, nothing to report."""
+        """True if there is nothing to plan, nothing in flight and nothing to report."""
         return not (self._waiting or self._batch.occupied or self._outstanding or self._over)
 
     @property
     def interactive(self) -> bool:
-        """Whether an interactive row is in the batch, or waits."""
+        """True if an interactive row is in the batch, or waits."""
         batch = self._batch
         runs = bool((batch.interactive & (batch.decoding | batch.prefilling)).any())
         return runs or self._waiting.interactive
 
     def refuse(self, request: EngineRequest) -> Refused | None:
-        """Why it can never run, if so."""
+        """Returns the reason why the request can never run; None if it can."""
         return self._row_factory.refuse(request)
 
     def add(
@@ -110,8 +110,8 @@ class Scheduler:
         return None
 
     def take_finished(self) -> list[tuple[int, str]]:
-        """(handle, reason) of choices that were at their end when added. The next step reports those not
-        taken.
+        """Returns (handle, reason) of choices that were at their end when added. The next step reports those
+        not taken.
         """
         over, self._over = self._over, []
         return over
@@ -129,8 +129,8 @@ class Scheduler:
                 self._running_rows.abort(row)
 
     def plan(self, now: float) -> Plan | None:
-        """The next step, which the caller must launch. None: nothing can be computed before the outstanding
-        plan is settled or, without one, before a request is added.
+        """Returns the next step, which the caller must launch. None: nothing can be computed before the
+        outstanding plan is settled or, without one, before a request is added.
         """
         assert len(self._outstanding) <= self.config.pipeline_depth, "settle the oldest plan first"
         if self._outstanding and self._awaits_samples():
@@ -141,7 +141,7 @@ class Scheduler:
             self._running_rows,
             self.config.max_step_tokens,
             self._prompt_tokens(),
-            joining(self._running_rows, now),
+            priority_to_admit(self._running_rows, now),
             now,
         )
         admit(self._running_rows, selection, now)
@@ -161,8 +161,8 @@ class Scheduler:
         return plan
 
     def _awaits_samples(self) -> bool:
-        """Whether the next step depends on what the newest one samples: rows have draft tokens in it, or will
-        have some.
+        """True if the next step depends on the samples of the newest one: rows have draft tokens in it, or
+        will have some.
         """
         if self._speculation is None:
             return False
@@ -170,11 +170,13 @@ class Scheduler:
 
     @property
     def constrained(self) -> bool:
-        """Whether the newest plan samples under grammars: its masks depend on the plans before it."""
+        """True if the newest plan samples under grammars: its masks depend on the plans before it."""
         return self._constrained.sampled_in(self._outstanding[-1])
 
     def masks(self) -> TokenMasks | None:
-        """What the newest plan may sample, once the plans before it are settled; None: any token."""
+        """Returns the tokens that the newest plan may sample, once the plans before it are settled; None: any
+        token.
+        """
         if not self.constrained:
             return None
         masks = self._constrained.masks(self._outstanding[-1])
@@ -182,7 +184,7 @@ class Scheduler:
         return masks
 
     def _prompt_tokens(self) -> int:
-        """Most prompt tokens of the next step."""
+        """Returns the most prompt tokens of the next step."""
         batch, config = self._batch, self.config
         if not config.step_time_target_s or not (self._waiting or batch.prefilling.any()):
             return config.max_step_tokens
@@ -277,11 +279,11 @@ class Scheduler:
                 self._running_rows.publish(row, length)
 
     def stats(self) -> EngineStats:
-        """Current state, and totals since the start."""
+        """Returns the current state, and totals since the start."""
         return engine_stats(self._running_rows)
 
     def check(self) -> None:
-        """Audit pool, batch and rows; AssertionError on any difference."""
+        """Audits pool, batch and rows. Raises AssertionError on any difference."""
         self._running_rows.check()
         inside = [row for row in self._batch.rows if row is not None and row.lives]
         assert {row.handle: row for row in (*self._waiting, *inside)} == self._rows, (

@@ -29,8 +29,8 @@ def with_thought(grammar: str, spec: GrammarSpec) -> str:
 
 
 def tools_grammar(spec: GrammarSpec, schema: SchemaGrammar) -> str:
-    """Calls of the functions in the spec's text (`intake/grammar_request.py` writes it), one or more; where it is
-    `free`, with any text around them, or none.
+    """Writes one or more calls of the functions in the spec's text (see `intake/grammar_request.py`); where
+    it is `free`, with any text around them, or none.
     """
     form = json.loads(spec.text)
     parts = []

@@ -37,14 +37,14 @@ _COMMAND = (sys.executable, "-m", "millstream_worker.engine.grammars.grammar_tri
 
 
 class GrammarTrial:
-    """One process, started when it is needed; a grammar that ends it is refused."""
+    """One process, started when it is needed. A grammar that ends it is refused."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._end: Callable[[], object] = lambda: None
 
     def check(self, grammar: str) -> float:
-        """The CPU seconds that it took. Raises InvalidGrammar."""
+        """Returns the CPU seconds that the grammar took. Raises InvalidGrammar."""
         process = self._process or self._start()
         assert process.stdin is not None, "it was opened"
         assert process.stdout is not None, "it was opened"
@@ -98,7 +98,9 @@ def main() -> None:
 
 
 def _problem(matcher: LLMatcher) -> str:
-    """What is wrong with its grammar, if anything: also where it begins, as far as that shows in bytes."""
+    """Returns what is wrong with the grammar, also at its beginning, as far as that shows in bytes; else
+    empty.
+    """
     if matcher.is_error():
         return str(matcher.get_error())
     matcher.compute_bitmask()
@@ -106,8 +108,8 @@ def _problem(matcher: LLMatcher) -> str:
 
 
 def _limit_time() -> None:
-    """By the processor's time, which a busy machine does not shorten; it also ends a process whose engine is
-    gone.
+    """Limits the processor's time, which a busy machine does not shorten; it also ends a process whose engine
+    is gone.
     """
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = ceil(used.ru_utime + used.ru_stime) + CPU_S
@@ -121,7 +123,7 @@ def _write(stream: IO[bytes], text: str) -> None:
 
 
 def _read(stream: IO[bytes]) -> str | None:
-    """The next message; None if the other side has closed."""
+    """Returns the next message; None if the other side has closed."""
     head = stream.read(4)
     if len(head) < 4:
         return None

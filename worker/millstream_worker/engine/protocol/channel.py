@@ -1,5 +1,5 @@
-"""The engine process' end of the socket pair: frames in without waiting, frames out without blocking the
-batch.
+"""Receives frames without waiting, and sends them without blocking the batch: the engine process' end of the
+socket pair.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Channel:
         self._writer.start()
 
     def receive(self, wait_s: float | None) -> Iterator[Frame]:
-        """The frames that have arrived; waits up to `wait_s` (None: for ever) for one. Raises PeerGone."""
+        """Yields the frames that have arrived; waits up to `wait_s` (None: for ever) for one. Raises
+        PeerGone."""
         for frame in self._inbox.feed(b""):  # read by an earlier call and not consumed
             wait_s = 0.0
             yield frame
@@ -51,7 +52,7 @@ class Channel:
 
     @property
     def gone(self) -> bool:
-        """Whether the front has hung up, as far as visible without reading."""
+        """True if the front has hung up, as far as visible without reading."""
         hung_up = select.poll()
         try:
             hung_up.register(self._peer, 0)
@@ -63,13 +64,13 @@ class Channel:
         self._outbox.put(encode(frame))
 
     def close(self) -> None:
-        """Send all waiting frames, then end."""
+        """Sends all waiting frames, then ends."""
         self._outbox.put(None)
         self._writer.join(timeout=5)
         self._peer.close()
 
     def _write(self) -> None:
-        """Send until told to end. Once the front is gone frames are still taken, and dropped: a full outbox
+        """Sends until told to end. Once the front is gone frames are still taken, and dropped: a full outbox
         would block the batch loop for ever, and only receive() reports the end.
         """
         gone = False

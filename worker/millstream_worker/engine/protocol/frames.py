@@ -1,11 +1,11 @@
-"""What the front and the engine process say to each other: length-prefixed msgpack frames over a socket pair.
+"""Defines the messages between the front and the engine process: msgpack frames over a socket pair.
 
     frame = 4 bytes big-endian length + msgpack [kind, field, field, …]
 
-Front to engine: Configure (first), Add, Abort, Stop. Engine to front: Loading…, with one Found among them,
-Ready or LoadFailed, then one Step per settled step, Refused for a request that can never run, Compiled for
-one whose grammar is there, Beat from a thread of its own, Idle's Step with no tokens when the batch runs
-empty, and LastWords where it has to end. Neither side waits for the other.
+Front to engine: Configure (first), Add, Abort, Stop. Engine to front: LoadProgress…, one Found between
+them, Ready or LoadFailed, then one Step per settled step, Refused for a request that can never run,
+Compiled for one whose grammar is there, Beat from a thread of its own, a Step without tokens when the
+batch runs empty, and LastWords where it has to end. Neither side waits for the other.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Stop:
 
 
 class Tried(StrEnum):
-    """What an engine can do without, by the words that its report begins with when it tries it; named as the
-    settings are."""
+    """The work that an engine can do without. Each value begins the report when the engine tries it; each
+    name is that of its setting."""
 
     ATTENTION = "checking attention"
     COMPILE_MODEL = "compiling the model"
@@ -63,24 +63,24 @@ class Tried(StrEnum):
 
     @property
     def setting(self) -> str:
-        """The one that does without it."""
+        """Returns the setting that does without it."""
         return self.name.lower()
 
     @property
     def suspects(self) -> tuple[Tried, ...]:
-        """What may be at fault when an engine dies while it tries this: the likeliest first."""
+        """Returns what may be at fault when an engine dies while it tries this: the likeliest first."""
         if self is Tried.LARGEST_STEP:  # whose sizes nothing has computed before
             return Tried.COMPILE_MODEL, Tried.ATTENTION
         return (self,)
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
+class LoadProgress:
     message: str
 
     @property
     def tried(self) -> Tried | None:
-        """What the engine is about to try."""
+        """Returns what the engine is about to try, if it is one of these."""
         return next((one for one in Tried if self.message.startswith(one)), None)
 
 
@@ -111,7 +111,7 @@ class Beat:
 
 
 class Fault(StrEnum):
-    """Whether the device, or the code that runs on it, is at fault."""
+    """The cause of an engine's end. It tells if the device, or the code that runs on it, is at fault."""
 
     NONE = "none"
     DEVICE = "device"
@@ -131,7 +131,7 @@ Frame = (
     | Add
     | Abort
     | Stop
-    | Loading
+    | LoadProgress
     | Found
     | Ready
     | LoadFailed
@@ -146,7 +146,7 @@ _KINDS: dict[str, Any] = {
     "add": Add,
     "abort": Abort,
     "stop": Stop,
-    "load": Loading,
+    "load": LoadProgress,
     "found": Found,
     "ready": Ready,
     "failed": LoadFailed,
@@ -160,14 +160,14 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 def encode(frame: Frame) -> bytes:
-    """The frame with its length prefix."""
+    """Returns the frame with its length prefix."""
     body: bytes = msgpack.packb((_NAMES[type(frame)], *_fields(frame)))
     return _LENGTH.pack(len(body)) + body
 
 
 def _fields(message: Any) -> tuple[Any, ...]:
-    """A message's fields, with those of messages inside it. `astuple` would copy every list number by number:
-    60 ms for a prompt of 100,000 tokens, during which the front does nothing else.
+    """Returns a message's fields, with those of messages inside it. `astuple` would copy every list number by
+    number: 60 ms for a prompt of 100,000 tokens, during which the front does nothing else.
     """
     if isinstance(message, tuple):
         return message
@@ -176,8 +176,8 @@ def _fields(message: Any) -> tuple[Any, ...]:
 
 
 def decode(body: bytes) -> Frame:
-    """A frame from its body (without the length). Raises BadFrame if it is none; the content of its fields is
-    not checked: the peer is our own process.
+    """Returns a frame from its body (without the length). Raises BadFrame if it is none; the content of its
+    fields is not checked: the peer is our own process.
     """
     try:
         return _decode(body)

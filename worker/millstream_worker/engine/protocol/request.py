@@ -1,4 +1,4 @@
-"""The engine's input: one request of one or more choices, as plain values."""
+"""Defines the engine's input: one request of one or more choices, as plain values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SamplingSpec:
 
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
-    """What every output of a request must look like, as its `response_format` or its tools say."""
+    """The grammar that every output of a request must follow, as its `response_format` or its tools say."""
 
     type: str  # json_schema | json_object | regex | choice | grammar | tools
     text: str = ""
@@ -38,7 +38,7 @@ class GrammarSpec:
 
     @property
     def field(self) -> str:
-        """Of the request, that asks for it."""
+        """Returns the field of the request that asks for the grammar."""
         return "tools" if self.type == "tools" else "response_format"
 
 

@@ -18,13 +18,14 @@ from millstream_worker.engine.runner.model.load import LoadedModel, connect
 
 
 class Forward(Protocol):
-    """What the runner needs of a model. `eager`: the form without recorded steps."""
+    """A model as the runner needs it. `eager` is the form without recorded steps."""
 
     @property
     def eager(self) -> Eager: ...
 
     def run(self, plan: Plan) -> Tensor:
-        """Logits [L, vocabulary] of a step, valid until the next; its keys and values are in the storage."""
+        """Returns logits [L, vocabulary] of a step, valid until the next; its keys and values are in the
+        storage."""
 
 
 class Eager:
@@ -45,7 +46,7 @@ class Eager:
         self.attend_by(loaded.attend_over(storage))
 
     def attend_by(self, attention: AttentionBackend) -> None:
-        """From now on, by another backend of the same storage."""
+        """Attends by another backend of the same storage from now on."""
         self.attention = attention
         self.reconnect()
 
@@ -69,7 +70,7 @@ class Eager:
 
 
 def sampled_in(plan: Plan) -> Int64:
-    """[T] the batch slot whose last token stands at each place; -1 where the plan's own does."""
+    """Returns [T] the batch slot whose last token stands at each place; -1 where the plan's own does."""
     sources = np.full(plan.token_count, -1, np.int64)
     places = np.flatnonzero(plan.from_device)
     if len(places):
@@ -79,5 +80,5 @@ def sampled_in(plan: Plan) -> Int64:
 
 
 def token_ids(tokens: Tensor, sources: Tensor, last_tokens: Tensor) -> Tensor:
-    """[T] int64: `tokens` where `sources`, both [T], are -1, else that slot's of `last_tokens`."""
+    """Returns [T] int64: `tokens` where `sources`, both [T], are -1, else that slot's of `last_tokens`."""
     return torch.where(sources < 0, tokens, last_tokens[sources.clamp(min=0)])

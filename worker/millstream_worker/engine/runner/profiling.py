@@ -1,4 +1,4 @@
-"""What the largest step takes beside weights and pool: seen by running it once before there is a pool."""
+"""Measures what the largest step takes beside weights and pool, by running it once before there is a pool."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def step_needs(
     report: Callable[[str], None] = lambda _: None,
     mark: Mark = lambda: None,
 ) -> int:
-    """Memory to keep aside for a step of `tokens` new tokens and `rows` rows that sample one. Measured on
-    CUDA, or by `measure`, which is reported when it begins.
+    """Returns the bytes to keep aside for a step of `tokens` new tokens and `rows` rows that sample one. It
+    is measured on CUDA, or by `measure`, which is reported when it begins.
 
     Elsewhere it is estimated: a process' memory does not shrink between load and step, so that what the step
     takes is hidden by what loading took, and computing one may take longer than the start (5 s of a 135M
@@ -72,8 +72,8 @@ def step_needs(
 def run_largest_step(
     loaded: LoadedModel, *, tokens: int, rows: int, block_size: int, mark: Mark = lambda: None
 ) -> None:
-    """Compute one, at the end of the longest context, over a storage of one block that stands for all, with a
-    grammar for each row: what it answers means nothing."""
+    """Computes the largest step, at the end of the longest context, over a storage of one block that stands
+    for all, with a grammar for each row: what it answers means nothing."""
     plan = largest_step(
         tokens, rows, context=loaded.context_length, block_size=block_size, vocab_size=loaded.vocab_size
     )
@@ -109,7 +109,7 @@ def largest_step(tokens: int, rows: int, *, context: int, block_size: int, vocab
 
 
 def cuda_peak(device: torch.device) -> Measure:
-    """Counts what torch has taken from the device, its own gaps included."""
+    """Returns a measure of what torch has taken from the device, its own gaps included."""
 
     def measure(run: Callable[[], None]) -> int:
         torch.cuda.synchronize(device)

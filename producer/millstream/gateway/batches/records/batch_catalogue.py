@@ -11,7 +11,7 @@ from millstream.gateway.batches.records.batch_part import BatchPart
 from millstream.gateway.batches.records.batch_record import BatchRecord
 from millstream.gateway.batches.records.line_set import LineSet
 from millstream.gateway.redis.batch_calls import cancel_batch, create_batch
-from millstream.gateway.redis.gateway_redis import ServerAccess
+from millstream.gateway.redis.gateway_redis import GatewayRedis
 from millstream.gateway.redis.tenant_keys import BATCH_ID, OPEN_BATCHES, TenantKeys
 from millstream.wire.calls.scripts import texts
 
@@ -44,8 +44,8 @@ class OpenBatch:
 class BatchCatalogue:
     """All methods raise Unavailable, AccessDenied, ProtocolError."""
 
-    def __init__(self, access: ServerAccess) -> None:
-        self._access = access
+    def __init__(self, redis: GatewayRedis) -> None:
+        self._redis = redis
 
     async def create(
         self,
@@ -63,9 +63,9 @@ class BatchCatalogue:
         )
         # Before, as nobody would look for the batch of a gateway that dies here; and after, as another
         # gateway may have looked too early.
-        await self.remind(OpenBatch(tenant, id))
-        await self._access.run(call)
-        await self.remind(OpenBatch(tenant, id))
+        await self.ensure_scheduled(OpenBatch(tenant, id))
+        await self._redis.run(call)
+        await self.ensure_scheduled(OpenBatch(tenant, id))
         found = await self.find(tenant, id)
         assert found is not None, "an open batch does not expire"
         return found
@@ -73,16 +73,16 @@ class BatchCatalogue:
     async def find(self, tenant: str, id: str) -> BatchRecord | None:
         if not BATCH_ID.fullmatch(id):
             return None
-        with self._access.reach():
-            stored = await self._access.redis.hgetall(TenantKeys(tenant).batch(id))
+        with self._redis.reach():
+            stored = await self._redis.client.hgetall(TenantKeys(tenant).batch(id))
         return BatchRecord.of(tenant, id, texts(stored)) if stored else None
 
     async def page(self, tenant: str, *, after: str | None, limit: int) -> BatchPage | None:
         """The newest first, those that were made before the batch `after`; None if there is no such batch."""
-        keys, redis = TenantKeys(tenant), self._access.redis
+        keys, redis = TenantKeys(tenant), self._redis.client
         edge = "+inf"
         if after is not None:
-            with self._access.reach():
+            with self._redis.reach():
                 score = await redis.zscore(keys.batches, after)
             if score is None:
                 return None
@@ -90,7 +90,7 @@ class BatchCatalogue:
         found: list[BatchRecord] = []
         while len(found) <= limit:
             wanted = max(LEAST_LOOKED_AT, limit + 1 - len(found))
-            with self._access.reach():
+            with self._redis.reach():
                 rows = await redis.zrevrangebyscore(keys.batches, edge, "-inf", 0, wanted, withscores=True)
             found += await self._records(tenant, [id.decode() for id, _ in rows])
             if len(rows) < wanted:
@@ -100,10 +100,10 @@ class BatchCatalogue:
 
     async def _records(self, tenant: str, ids: list[str]) -> list[BatchRecord]:
         """Those that have expired are taken off the list."""
-        keys, redis = TenantKeys(tenant), self._access.redis
+        keys, redis = TenantKeys(tenant), self._redis.client
         if not ids:
             return []
-        with self._access.reach():
+        with self._redis.reach():
             async with redis.pipeline(transaction=False) as pipeline:
                 for id in ids:
                     pipeline.hgetall(keys.batch(id))
@@ -114,45 +114,45 @@ class BatchCatalogue:
 
     async def cancel(self, tenant: str, id: str) -> str | None:
         """The status that it has now; None if there is no such batch."""
-        return await self._access.run(cancel_batch(TenantKeys(tenant), id))
+        return await self._redis.run(cancel_batch(TenantKeys(tenant), id))
 
     async def parts(self, batch: BatchRecord, start: int = 0) -> list[BatchPart]:
         """The committed ones, from the place `start` on."""
-        with self._access.reach():
-            rows = await self._access.redis.lrange(TenantKeys(batch.tenant).batch_parts(batch.id), start, -1)
+        with self._redis.reach():
+            rows = await self._redis.client.lrange(TenantKeys(batch.tenant).batch_parts(batch.id), start, -1)
         return [BatchPart.of(row.decode()) for row in rows]
 
     async def written_lines(self, batch: BatchRecord) -> WrittenLines:
-        with self._access.reach():
-            rows = await self._access.redis.lrange(TenantKeys(batch.tenant).batch_lines(batch.id), 0, -1)
+        with self._redis.reach():
+            rows = await self._redis.client.lrange(TenantKeys(batch.tenant).batch_lines(batch.id), 0, -1)
         lines = LineSet()
         for row in rows:
             lines.add_ranges(row.decode())
         return WrittenLines(lines, len(rows))
 
-    async def announce(self, batch: OpenBatch, due_ms: int) -> None:
+    async def schedule(self, batch: OpenBatch, due_ms: int) -> None:
         """A gateway that has time looks for it from `due_ms` on, by the server's clock."""
-        with self._access.reach():
-            await self._access.redis.zadd(OPEN_BATCHES, {f"{batch.tenant} {batch.id}": due_ms})
+        with self._redis.reach():
+            await self._redis.client.zadd(OPEN_BATCHES, {f"{batch.tenant} {batch.id}": due_ms})
 
-    async def remind(self, batch: OpenBatch) -> None:
+    async def ensure_scheduled(self, batch: OpenBatch) -> None:
         """Announce one that is not, for now."""
-        with self._access.reach():
-            seconds, microseconds = await self._access.redis.time()
+        with self._redis.reach():
+            seconds, microseconds = await self._redis.client.time()
             due_ms = seconds * 1000 + microseconds // 1000
-            await self._access.redis.zadd(OPEN_BATCHES, {f"{batch.tenant} {batch.id}": due_ms}, nx=True)
+            await self._redis.client.zadd(OPEN_BATCHES, {f"{batch.tenant} {batch.id}": due_ms}, nx=True)
 
-    async def settle(self, batch: OpenBatch) -> None:
+    async def unschedule(self, batch: OpenBatch) -> None:
         """It has ended, and nothing is to be done about it any more."""
-        with self._access.reach():
-            await self._access.redis.zrem(OPEN_BATCHES, f"{batch.tenant} {batch.id}")
+        with self._redis.reach():
+            await self._redis.client.zrem(OPEN_BATCHES, f"{batch.tenant} {batch.id}")
 
     async def due(self, now_ms: int) -> list[OpenBatch]:
         """Those that have waited longest come first."""
-        with self._access.reach():
-            rows = await self._access.redis.zrangebyscore(OPEN_BATCHES, "-inf", now_ms, 0, LOOKED_AT)
+        with self._redis.reach():
+            rows = await self._redis.client.zrangebyscore(OPEN_BATCHES, "-inf", now_ms, 0, LOOKED_AT)
         return [OpenBatch(*row.decode().partition(" ")[::2]) for row in rows]
 
     async def count_open(self) -> int:
-        with self._access.reach():
-            return int(await self._access.redis.zcard(OPEN_BATCHES))
+        with self._redis.reach():
+            return int(await self._redis.client.zcard(OPEN_BATCHES))

@@ -19,11 +19,11 @@ from millstream.gateway.redis.batch_calls import (
     TakeOutcome,
     TakeReply,
     commit_part,
-    hold_batch,
     move_batch,
+    renew_batch,
     take_batch,
 )
-from millstream.gateway.redis.gateway_redis import ServerAccess
+from millstream.gateway.redis.gateway_redis import GatewayRedis
 from millstream.gateway.redis.tenant_keys import TenantKeys
 
 log = logging.getLogger(__name__)
@@ -41,11 +41,11 @@ class BatchInterrupted(Exception):
 
 
 class BatchLease:
-    """Made by `take`. `keep` runs as long as the batch is worked on."""
+    """Made by `take`. `renew` runs as long as the batch is worked on."""
 
-    def __init__(self, access: ServerAccess, batch: OpenBatch, holder: str, lease_s: float) -> None:
+    def __init__(self, redis: GatewayRedis, batch: OpenBatch, holder: str, lease_s: float) -> None:
         self.holder = holder
-        self._access = access
+        self._redis = redis
         self._id = batch.id
         self._keys = TenantKeys(batch.tenant)
         self._lease_ms = round(lease_s * 1000)
@@ -54,11 +54,11 @@ class BatchLease:
         self._ends_s = 0.0  # of the monotonic clock
 
     @classmethod
-    async def take(cls, access: ServerAccess, batch: OpenBatch, lease_s: float) -> tuple[TakeReply, Self]:
+    async def take(cls, redis: GatewayRedis, batch: OpenBatch, lease_s: float) -> tuple[TakeReply, Self]:
         """The lease is one if the reply says TAKEN. Raises Unavailable, AccessDenied."""
-        lease = cls(access, batch, uuid4().hex, lease_s)
+        lease = cls(redis, batch, uuid4().hex, lease_s)
         call = take_batch(lease._keys, batch.id, holder=lease.holder, lease_ms=lease._lease_ms)
-        reply = await access.run(call)
+        reply = await redis.run(call)
         if reply.outcome is TakeOutcome.TAKEN:
             lease._note(reply.left_ms)
         return reply, lease
@@ -68,13 +68,13 @@ class BatchLease:
         """Until the time of the batch is over, by the server's clock."""
         return self._ends_s - time.monotonic()
 
-    async def keep(self) -> Never:
+    async def renew(self) -> Never:
         """Raises LeaseLost. While the server does not answer, it tries again."""
         while True:
             await asyncio.sleep(self._pause_s)
             try:
-                call = hold_batch(self._keys, self._id, holder=self.holder, lease_ms=self._lease_ms)
-                reply = await self._access.run(call)
+                call = renew_batch(self._keys, self._id, holder=self.holder, lease_ms=self._lease_ms)
+                reply = await self._redis.run(call)
             except Unavailable as error:
                 log.warning("the lease of %s was not renewed: %s", self._id, error)
                 continue
@@ -94,18 +94,18 @@ class BatchLease:
         await self._interrupted.wait()
         raise BatchInterrupted
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """Another gateway may take it at once."""
         with contextlib.suppress(Unavailable, AccessDenied, TimeoutError):  # it ends by itself
             async with asyncio.timeout(_GIVING_BACK_S):
-                await self._access.run(hold_batch(self._keys, self._id, holder=self.holder, lease_ms=0))
+                await self._redis.run(renew_batch(self._keys, self._id, holder=self.holder, lease_ms=0))
 
     async def move(self, before: BatchStatus, after: BatchStatus, **fields: str) -> BatchStatus:
         """The status that it has now. Raises LeaseLost, Unavailable."""
         call = move_batch(
             self._keys, self._id, fields, holder=self.holder, change=(before, after), ttl_ms=KEPT_S * 1000
         )
-        status = await self._access.run(call)
+        status = await self._redis.run(call)
         if status == LOST:
             raise LeaseLost
         return BatchStatus(status)
@@ -117,5 +117,5 @@ class BatchLease:
         call = commit_part(
             self._keys, self._id, holder=self.holder, counts=counts, parts=parts, behind=behind
         )
-        if not await self._access.run(call):
+        if not await self._redis.run(call):
             raise LeaseLost

@@ -1,4 +1,4 @@
-"""What is known of one batch, and how OpenAI's API shows it."""
+"""Reads the record of one batch, and shows it as OpenAI's API does."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ PREFIX = "batch_"
 
 
 class BatchStatus(StrEnum):
-    """validating -> failed | in_progress -> finalizing -> completed | expired; in_progress and validating ->
-    cancelling -> cancelled; validating -> expired.
+    """A batch's state. It changes: validating -> failed | in_progress -> finalizing -> completed | expired;
+    in_progress and validating -> cancelling -> cancelled; validating -> expired.
     """
 
     VALIDATING = "validating"
@@ -36,7 +36,7 @@ class BatchStatus(StrEnum):
 
 
 class RowKind(StrEnum):
-    """Which of a batch's two files a row is in."""
+    """Names the one of a batch's two files that a row is in."""
 
     OUTPUT = "output"
     ERROR = "error"
@@ -48,9 +48,9 @@ _TIMES = ("cancelled", "cancelling", "completed", "expired", "failed", "finalizi
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """Times in Unix seconds. `queues`: those that the key may use which made it; none: all. `output_lasts_s`:
-    how long its files are kept; 0: for ever. `models`: names in the input, with their queues. `total` 0: it
-    has not been validated.
+    """One batch. Times are Unix seconds. `queues`: those that its creator's key may use; none: all.
+    `output_lasts_s`: how long its files are kept; 0: for ever. `models`: names in the input, with their
+    queues. `total` 0: it has not been validated.
     """
 
     id: str
@@ -75,7 +75,7 @@ class BatchRecord:
 
     @classmethod
     def of(cls, tenant: str, id: str, fields: Mapping[str, str]) -> Self:
-        """From its hash. Raises ProtocolError."""
+        """Reads a batch from its hash. Raises ProtocolError."""
         try:
             return cls(
                 id,
@@ -103,7 +103,7 @@ class BatchRecord:
 
     @property
     def folder(self) -> str:
-        """Of its parts, in the store of files."""
+        """The folder of its parts in the store of files."""
         return f"{FOLDER}/{self.id}"
 
     @property
@@ -112,18 +112,18 @@ class BatchRecord:
 
     @property
     def model(self) -> str | None:
-        """The one that all its lines name."""
+        """The model that all its lines name; None if they name several."""
         return next(iter(self.models)) if self.models and len(self.models) == 1 else None
 
     def own_id(self, line: int) -> str:
-        """Of the job of this line of the input."""
+        """Returns the own id of the job of this input line."""
         return f"b{self.id.removeprefix(PREFIX)}-{line}"
 
     def file_id(self, kind: RowKind) -> str:
-        """The same each time: a gateway that finalizes once more makes no other file."""
+        """Returns the same id each time, so that a gateway that finalizes again makes no second file."""
         return f"file-{hashlib.sha256(f'{self.id} {kind}'.encode()).hexdigest()[:32]}"
 
-    def shown(self) -> dict[str, Any]:
+    def to_api(self) -> dict[str, Any]:
         times = {f"{name}_at": self.times.get(name) for name in _TIMES}
         errors = {"object": "list", "data": list(self.errors)} if self.errors else None
         return times | {

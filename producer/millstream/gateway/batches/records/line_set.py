@@ -1,4 +1,4 @@
-"""A set of line numbers: a bit each in memory, ranges as text where it is stored."""
+"""Keeps a set of line numbers: a bit each in memory, ranges as text where it is stored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class LineSet:
-    """Of numbers from 1 on. Mutable."""
+    """A mutable set of line numbers, which start at 1."""
 
     def __init__(self) -> None:
         self._bits = bytearray()
@@ -22,7 +22,7 @@ class LineSet:
         self._bits[place] |= 1 << (number & 7)
 
     def add_ranges(self, text: str) -> None:
-        """As `ranges_of` writes them. Raises ValueError."""
+        """Adds ranges as `ranges_of` writes them. Raises ValueError."""
         for part in text.split(","):
             first, _, last = part.partition("-")
             for number in range(int(first), int(last or first) + 1):
@@ -30,7 +30,7 @@ class LineSet:
 
 
 def ranges_of(numbers: Iterable[int]) -> str:
-    """`1-5,7`; of none, an empty text."""
+    """Writes numbers as ranges, such as `1-5,7`; without numbers, an empty text."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:

@@ -1,1 +1,1 @@
-"""What clients ask of batches, over HTTP."""
+"""The routes of batches."""

@@ -1,4 +1,4 @@
-"""What POST /v1/batches asks for."""
+"""Reads the body of POST /v1/batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from millstream.errors import InvalidRequest
 from millstream.gateway.auth.api_keys import ApiKey
-from millstream.openai.request_body import BatchEndpoint
+from millstream.openai.api_endpoint import ApiEndpoint
 
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})([mhd])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86_400}
@@ -20,18 +20,18 @@ OUTPUT_LASTS_S = (3600, 30 * 86_400)  # OpenAI's
 
 
 @dataclass(frozen=True, slots=True)
-class AskedBatch:
-    """`output_lasts_s` 0: its files are kept until they are deleted."""
+class BatchRequest:
+    """The checked body. `output_lasts_s` 0: the batch's files are kept until they are deleted."""
 
     input_file_id: str
-    endpoint: BatchEndpoint
+    endpoint: ApiEndpoint
     completion_window: str
     window_s: int
     metadata: Mapping[str, str] | None
     output_lasts_s: int
 
     def fields(self, caller: ApiKey) -> dict[str, str]:
-        """Of the batch's record."""
+        """Returns the first fields of the batch's record."""
         return {
             "endpoint": self.endpoint,
             "input_file_id": self.input_file_id,
@@ -42,19 +42,19 @@ class AskedBatch:
         }
 
 
-def asked_batch(body: Mapping[str, Any]) -> AskedBatch:
+def read_batch_request(body: Mapping[str, Any]) -> BatchRequest:
     """Raises InvalidRequest naming the field. Null is the same as absent; unknown fields are ignored."""
     given = {name: value for name, value in body.items() if value is not None}
     input_file_id = given.get("input_file_id")
     if not isinstance(input_file_id, str) or not input_file_id:
         raise InvalidRequest("input_file_id", input_file_id, "give the id of an uploaded file")
     try:
-        endpoint = BatchEndpoint(str(given.get("endpoint")))
+        endpoint = ApiEndpoint(str(given.get("endpoint")))
     except ValueError:
-        known = " or ".join(BatchEndpoint)
+        known = " or ".join(ApiEndpoint)
         raise InvalidRequest("endpoint", given.get("endpoint"), f"give {known}") from None
     window = given.get("completion_window")
-    return AskedBatch(
+    return BatchRequest(
         input_file_id,
         endpoint,
         str(window),

@@ -12,7 +12,7 @@ from millstream.gateway.batches.records.batch_catalogue import BatchCatalogue
 from millstream.gateway.batches.records.batch_part import BatchPart
 from millstream.gateway.batches.records.batch_record import BatchRecord
 from millstream.gateway.files.store.file_record import object_path
-from millstream.gateway.files.store.object_store import ObjectMissing, ObjectStore
+from millstream.gateway.files.store.object_store import MissingObject, ObjectStore
 
 LOOK_S = 0.5  # for new parts
 
@@ -25,7 +25,7 @@ class ResultRows:
 
     async def behind(self, count: int) -> AsyncIterator[list[bytes]]:
         """All rows but the first `count`, without the ends of their lines, until the batch ends. An empty
-        list comes when there is nothing new. Raises ObjectMissing if its files were deleted, Unavailable.
+        list comes when there is nothing new. Raises MissingObject if its files were deleted, Unavailable.
         """
         place, before, offsets = 0, 0, Counter[str]()
         while True:
@@ -60,7 +60,7 @@ class ResultRows:
             async for chunk in self._store.read(f"{self._batch.folder}/{part.name}"):
                 begun = True
                 yield chunk
-        except ObjectMissing:
+        except MissingObject:
             assert not begun, "an object is there whole"
             path = object_path(self._batch.tenant, self._batch.file_id(part.kind))
             async for chunk in self._store.read(path, offset, offset + part.bytes):

@@ -7,20 +7,20 @@ from collections.abc import AsyncIterator
 
 from millstream.batch.files.input_lines import InputLine
 from millstream.batch.rows.faults import LineFault
-from millstream.client.session.run_while import beside
+from millstream.client.session.run_while import run_while
 from millstream.gateway.batches.records.batch_catalogue import BatchCatalogue
 from millstream.gateway.batches.records.batch_lease import BatchInterrupted, BatchLease
 from millstream.gateway.batches.records.batch_record import BatchRecord, BatchStatus
-from millstream.gateway.batches.runner.close_lines import LineClosing
-from millstream.gateway.batches.runner.finished_rows import Closing
+from millstream.gateway.batches.runner.close_lines import LineCloser
+from millstream.gateway.batches.runner.finished_rows import CloseReason
 from millstream.gateway.batches.runner.input_stream import input_lines
 from millstream.gateway.batches.runner.line_reader import LineReader
 from millstream.gateway.batches.runner.line_run import LineRun
 from millstream.gateway.batches.runner.part_writer import PartWriter
 from millstream.gateway.batches.runner.result_files import ResultFiles
 from millstream.gateway.batches.runner.validation import Verdict, validate
-from millstream.gateway.context import Services
-from millstream.gateway.files.store.object_store import ObjectMissing
+from millstream.gateway.context import GatewayContext
+from millstream.gateway.files.store.object_store import MissingObject
 
 
 class InputGone(Exception):
@@ -28,18 +28,18 @@ class InputGone(Exception):
 
 
 class BatchExecution:
-    """By who holds its lease, as long as it does."""
+    """Runs one batch. Only the holder of its lease may call it."""
 
     def __init__(
-        self, services: Services, catalogue: BatchCatalogue, batch: BatchRecord, lease: BatchLease
+        self, gateway: GatewayContext, catalogue: BatchCatalogue, batch: BatchRecord, lease: BatchLease
     ) -> None:
-        self._services, self._catalogue = services, catalogue
+        self._gateway, self._catalogue = gateway, catalogue
         self._batch, self._lease = batch, lease
-        self._results = ResultFiles(services.store, services.files)
+        self._results = ResultFiles(gateway.store, gateway.files)
 
     async def run(self) -> None:
-        """To the end of the batch. Raises LeaseLost, MillstreamError."""
-        await beside(self._lease.keep(), self._carry_out())
+        """Runs the batch to its end. Raises LeaseLost, MillstreamError."""
+        await run_while(self._lease.renew(), self._carry_out())
 
     async def _carry_out(self) -> None:
         try:
@@ -51,7 +51,7 @@ class BatchExecution:
     async def _to_its_end(self) -> None:
         interrupted = False
         try:
-            await beside(self._lease.interruption(), self._answer_all())
+            await run_while(self._lease.interruption(), self._answer_all())
         except BatchInterrupted:
             interrupted = True
         await self._reload()
@@ -62,13 +62,13 @@ class BatchExecution:
         if self._batch.status is BatchStatus.VALIDATING:
             await self._validate()
         if self._batch.status is BatchStatus.IN_PROGRESS:
-            reader, clients, executor = self._reader(), self._services.clients, self._services.executor
+            reader, clients, executor = self._reader(), self._gateway.clients, self._gateway.executor
             run = LineRun(self._batch, self._lease, clients, reader, await self._parts(), executor)
             await run.run(self._lines())
 
     async def _validate(self) -> None:
         reader = self._reader()
-        verdict = await validate(self._lines(), reader, self._services.settings.max_batch_lines)
+        verdict = await validate(self._lines(), reader, self._gateway.settings.max_batch_lines)
         if verdict.errors:
             await self._fail(verdict)
         else:
@@ -81,15 +81,15 @@ class BatchExecution:
         await self._lease.move(BatchStatus.VALIDATING, BatchStatus.FAILED, **fields)
 
     async def _conclude(self, interrupted: bool) -> None:
-        """The batch has been answered, or is to end without that."""
+        """Ends a batch that was answered or cancelled, or has expired."""
         batch = self._batch
         if batch.status is BatchStatus.CANCELLING or interrupted:
-            closing = Closing.CANCELLED if batch.status is BatchStatus.CANCELLING else Closing.EXPIRED
+            closing = CloseReason.CANCELLED if batch.status is BatchStatus.CANCELLING else CloseReason.EXPIRED
             if batch.is_validated:
-                clients, executor = self._services.clients, self._services.executor
-                rest = LineClosing(batch, clients, self._reader(), await self._parts(), executor)
+                clients, executor = self._gateway.clients, self._gateway.executor
+                rest = LineCloser(batch, clients, self._reader(), await self._parts(), executor)
                 await rest.run(self._lines(), closing)
-            elif closing is Closing.EXPIRED:
+            elif closing is CloseReason.EXPIRED:
                 await self._lease.move(BatchStatus.VALIDATING, BatchStatus.EXPIRED)
         if batch.status is BatchStatus.IN_PROGRESS:
             ends = BatchStatus.EXPIRED if interrupted else BatchStatus.COMPLETED
@@ -99,13 +99,13 @@ class BatchExecution:
             await self._finalize(batch)
 
     async def _finalize(self, batch: BatchRecord) -> None:
-        """A batch that was cancelled until now is that; later it is too late."""
+        """Makes the result files and sets the last status. A cancellation counts until now, not later."""
         ends = BatchStatus.CANCELLED if batch.status is BatchStatus.CANCELLING else batch.ends_as
         named = await self._results.make(batch, await self._catalogue.parts(batch))
         await self._lease.move(batch.status, ends, **named)
 
     async def _end_without_input(self) -> None:
-        """What was answered is kept; what the other lines were cannot be known any more."""
+        """Fails the batch and keeps its answers; its other lines cannot be known any more."""
         fault = LineFault("input_file_gone", "the input file was deleted before the batch had ended")
         verdict = Verdict(self._batch.total)
         verdict.refuse(None, fault)
@@ -122,18 +122,18 @@ class BatchExecution:
 
     async def _parts(self) -> PartWriter:
         written = await self._catalogue.written_lines(self._batch)
-        return PartWriter(self._batch, written, self._lease, self._services.store, self._services.metrics)
+        return PartWriter(self._batch, written, self._lease, self._gateway.store, self._gateway.metrics)
 
     def _reader(self) -> LineReader:
-        return LineReader(self._batch, self._services.directory, self._services.executor)
+        return LineReader(self._batch, self._gateway.directory, self._gateway.executor)
 
     async def _lines(self) -> AsyncIterator[InputLine]:
-        """Raises InputGone."""
-        record = await self._services.files.find(self._batch.tenant, self._batch.input_file_id)
+        """Yields the lines of the input. Raises InputGone."""
+        record = await self._gateway.files.find(self._batch.tenant, self._batch.input_file_id)
         if record is None:
             raise InputGone
         try:
-            async for line in input_lines(self._services.store.read(record.path)):
+            async for line in input_lines(self._gateway.store.read(record.path)):
                 yield line
-        except ObjectMissing:
+        except MissingObject:
             raise InputGone from None

@@ -12,7 +12,7 @@ from millstream.gateway.batches.records.batch_catalogue import BatchCatalogue, O
 from millstream.gateway.batches.records.batch_lease import BatchLease, LeaseLost
 from millstream.gateway.batches.runner.batch_execution import BatchExecution
 from millstream.gateway.batches.runner.result_files import ResultFiles
-from millstream.gateway.context import Services
+from millstream.gateway.context import GatewayContext
 from millstream.gateway.files.store.store_marker import StoreMismatch
 from millstream.gateway.redis.batch_calls import TakeOutcome, TakeReply
 from millstream.wire.timing import ServerClock, within
@@ -26,17 +26,17 @@ STOP_S = 5.0  # longest wait for leases to be given back
 
 
 class BatchRunner:
-    """`run` ends some moments after `stop`."""
+    """Carries out this gateway's batches. `run` ends some moments after `stop`."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._catalogue = BatchCatalogue(services.access)
+    def __init__(self, gateway: GatewayContext) -> None:
+        self._gateway = gateway
+        self._catalogue = BatchCatalogue(gateway.redis)
         self._clock = ServerClock()
         self._running: dict[OpenBatch, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
 
     async def stop(self) -> None:
-        """Its leases are given back at once; what is under way goes on with another gateway."""
+        """Gives its leases back at once; another gateway goes on with the batches under way."""
         self._stopping.set()
         tasks = list(self._running.values())
         for task in tasks:
@@ -56,13 +56,13 @@ class BatchRunner:
                 await within(self._stopping, pause_s)
 
     async def _look(self, group: asyncio.TaskGroup) -> None:
-        redis = self._services.access.redis
-        with self._services.access.reach():
+        redis = self._gateway.redis.client
+        with self._gateway.redis.reach():
             await self._clock.sync(redis)
-        self._services.metrics.open_batches.set(await self._catalogue.count_open())
+        self._gateway.metrics.open_batches.set(await self._catalogue.count_open())
         due = await self._catalogue.due(self._clock.now_ms())
         if due:
-            await self._services.marker.confirm()
+            await self._gateway.marker.confirm()
         tenants = Counter(batch.tenant for batch in self._running)
         for batch in due:
             if len(self._running) >= MOST_BATCHES or self._stopping.is_set():
@@ -71,17 +71,17 @@ class BatchRunner:
                 try:
                     tenants[batch.tenant] += await self._try(batch, group)
                 except (InvalidRequest, ProtocolError) as error:  # a damaged record keeps no other waiting
-                    log.warning("%s is tried again: %s", batch.id, error)
-                    await self._catalogue.announce(batch, self._clock.now_ms() + AGAIN_MS)
+                    log.warning("batch %s failed, retrying in %.0f s: %s", batch.id, AGAIN_MS / 1000, error)
+                    await self._catalogue.schedule(batch, self._clock.now_ms() + AGAIN_MS)
 
     async def _try(self, batch: OpenBatch, group: asyncio.TaskGroup) -> bool:
-        """Whether it is carried out here now."""
-        access, lease_s = self._services.access, self._services.settings.batch_lease_s
-        reply, lease = await BatchLease.take(access, batch, lease_s)
+        """Takes the batch if nobody has it. True if it is carried out here now."""
+        redis, lease_s = self._gateway.redis, self._gateway.settings.batch_lease_s
+        reply, lease = await BatchLease.take(redis, batch, lease_s)
         if reply.outcome is not TakeOutcome.TAKEN:
             await self._put_off(batch, reply)
             return False
-        await self._catalogue.announce(batch, self._clock.now_ms() + round(lease_s * 1000))
+        await self._catalogue.schedule(batch, self._clock.now_ms() + round(lease_s * 1000))
         self._running[batch] = group.create_task(self._carry_out(batch, lease))
         return True
 
@@ -89,40 +89,46 @@ class BatchRunner:
         now_ms = self._clock.now_ms()
         match reply.outcome:
             case TakeOutcome.HELD:
-                await self._catalogue.announce(batch, now_ms + reply.left_ms)
+                await self._catalogue.schedule(batch, now_ms + reply.left_ms)
             case TakeOutcome.ENDED:
                 await self._clear(batch)
             case _:  # it was announced, and its gateway died before it had created it
-                await self._catalogue.settle(batch)
+                await self._catalogue.unschedule(batch)
 
     async def _clear(self, batch: OpenBatch) -> None:
-        """Its gateway ended the batch, and died before it had deleted the parts."""
+        """Deletes the parts of an ended batch whose gateway died before it had done so."""
         if (record := await self._catalogue.find(batch.tenant, batch.id)) is not None:
-            await ResultFiles(self._services.store, self._services.files).delete_parts(record)
-        await self._catalogue.settle(batch)
+            await ResultFiles(self._gateway.store, self._gateway.files).delete_parts(record)
+        await self._catalogue.unschedule(batch)
 
     async def _carry_out(self, batch: OpenBatch, lease: BatchLease) -> None:
         try:
             if (record := await self._catalogue.find(batch.tenant, batch.id)) is not None:
-                await BatchExecution(self._services, self._catalogue, record, lease).run()
-            await self._catalogue.settle(batch)
+                await BatchExecution(self._gateway, self._catalogue, record, lease).run()
+            await self._catalogue.unschedule(batch)
         except LeaseLost:
-            log.warning("another gateway goes on with %s", batch.id)
+            log.warning("lease of batch %s was lost to another gateway", batch.id)
             await self._leave(batch, lease, self._clock.now_ms())
         except asyncio.CancelledError:  # by `stop`
             await self._leave(batch, lease, 0)
             raise
         except Exception as error:
             if isinstance(error, MillstreamError):
-                log.warning("%s is tried again: %s: %s", batch.id, type(error).__name__, error)
+                log.warning(
+                    "batch %s failed, retrying in %.0f s: %s: %s",
+                    batch.id,
+                    AGAIN_MS / 1000,
+                    type(error).__name__,
+                    error,
+                )
             else:
-                log.exception("%s is tried again", batch.id)
+                log.exception("batch %s failed, retrying in %.0f s", batch.id, AGAIN_MS / 1000)
             await self._leave(batch, lease, self._clock.now_ms() + AGAIN_MS)
         finally:
             del self._running[batch]
 
     async def _leave(self, batch: OpenBatch, lease: BatchLease, again_ms: int) -> None:
-        """For any gateway, from `again_ms` on."""
-        await lease.give_back()
+        """Leaves the batch to any gateway, from `again_ms` on."""
+        await lease.release()
         with contextlib.suppress(MillstreamError):  # it is looked for when the lease would have ended
-            await self._catalogue.announce(batch, again_ms)
+            await self._catalogue.schedule(batch, again_ms)

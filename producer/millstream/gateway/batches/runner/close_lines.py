@@ -11,7 +11,7 @@ from millstream.batch.files.input_lines import InputLine
 from millstream.client.session.ended_job import EndedJob
 from millstream.errors import JobError, NotFound, NotReady
 from millstream.gateway.batches.records.batch_record import BatchRecord
-from millstream.gateway.batches.runner.finished_rows import Closing, FinishedRow, closed_row, row_of
+from millstream.gateway.batches.runner.finished_rows import CloseReason, FinishedRow, closed_row, row_of
 from millstream.gateway.batches.runner.line_reader import EncodedLine, LineReader
 from millstream.gateway.batches.runner.line_run import CHUNK_ROWS, unwritten_rows
 from millstream.gateway.batches.runner.part_writer import PartWriter
@@ -23,7 +23,7 @@ WAIT_S = 10.0  # for running jobs to be stopped: over all lines
 _STOPPED = (State.CANCELLED, State.EXPIRED)
 
 
-class LineClosing:
+class LineCloser:
     """Jobs that have ended keep their ends; the others are cancelled."""
 
     def __init__(
@@ -37,11 +37,11 @@ class LineClosing:
         self._batch, self._clients = batch, clients
         self._reader, self._parts, self._executor = reader, parts, executor
 
-    async def run(self, lines: AsyncIterator[InputLine], closing: Closing) -> None:
+    async def run(self, lines: AsyncIterator[InputLine], closing: CloseReason) -> None:
         """Raises LeaseLost, MillstreamError."""
         await self._parts.written_beside(self._close(lines, closing))
 
-    async def _close(self, lines: AsyncIterator[InputLine], closing: Closing) -> None:
+    async def _close(self, lines: AsyncIterator[InputLine], closing: CloseReason) -> None:
         give_up_s = time.monotonic() + WAIT_S
         waiting: defaultdict[str, list[EncodedLine]] = defaultdict(list)
         async for row in unwritten_rows(lines, self._reader, self._parts):
@@ -51,7 +51,7 @@ class LineClosing:
         for queue, rows in waiting.items():
             await self._end(queue, rows, closing, give_up_s)
 
-    async def _end(self, queue: str, rows: list[EncodedLine], closing: Closing, give_up_s: float) -> None:
+    async def _end(self, queue: str, rows: list[EncodedLine], closing: CloseReason, give_up_s: float) -> None:
         client = self._clients[queue]
         jobs = {self._batch.own_id(row.line): row for row in rows}
         await client.cancel_many(jobs)
@@ -62,7 +62,7 @@ class LineClosing:
                 await self._parts.add(row, client, own_id)
 
     async def _row(
-        self, row: EncodedLine, job_id: str, end: EndedJob | JobError, closing: Closing
+        self, row: EncodedLine, job_id: str, end: EndedJob | JobError, closing: CloseReason
     ) -> FinishedRow:
         if isinstance(end, NotReady | NotFound):
             return closed_row(row, closing)

@@ -1,4 +1,4 @@
-"""Rows of a batch's two files, as they are written."""
+"""Makes the rows of a batch's two files."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _NO_USAGE = Usage()
 UNREADABLE = "unreadable_result"
 
 
-class Closing(Enum):
-    """Why the rows that have not ended get no answer: the code, and the message of their rows."""
+class CloseReason(Enum):
+    """The reason why lines that have not ended get no answer: the code and message of their rows."""
 
     EXPIRED = "batch_expired", "the batch's time was over before this line had its answer"
     CANCELLED = "batch_cancelled", "the batch was cancelled before this line had its answer"
@@ -31,7 +31,7 @@ class Closing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FinishedRow:
-    """`data`: as it stands in the file, with its line's end. `result`: for the metrics."""
+    """One row. `data` is its line in the file, with the line's end; `result` is for the metrics."""
 
     line: int
     kind: RowKind
@@ -41,7 +41,7 @@ class FinishedRow:
 
 
 async def row_of(row: BatchRow, job_id: str, end: EndedJob | JobError, executor: CpuExecutor) -> FinishedRow:
-    """Of a job that has ended; a long one is read beside the loop."""
+    """Returns the row of an ended job; a long one is read beside the loop."""
     if isinstance(end, JobError):
         return _failed_row(row, job_id, end)
     try:
@@ -52,7 +52,7 @@ async def row_of(row: BatchRow, job_id: str, end: EndedJob | JobError, executor:
 
 
 def ended_row(row: BatchRow, ended: EndedJob) -> FinishedRow:
-    """An answer that was cut short is one: its choice says so."""
+    """Returns the row of an ended job. A cut answer counts as an answer: its choice says that it was cut."""
     job_id = ended.record.job_id
     try:
         end = ended.read()
@@ -69,16 +69,16 @@ def _failed_row(row: BatchRow, job_id: str, end: JobError) -> FinishedRow:
 
 
 def refused_row(row: BatchRow, error: MillstreamError) -> FinishedRow:
-    """Of a line that the queue does not take."""
+    """Returns the row of a line that the queue does not take."""
     return FinishedRow(row.line, RowKind.ERROR, _encoded(refusal_row(row, error)), "failed")
 
 
 def faulty_row(line: int, fault: LineFault, data: bytes | None) -> FinishedRow:
-    """Of a line that was valid when the batch was, and is not any more: this gateway is another version."""
+    """Row of a line that passed validation on a gateway of another version and fails here."""
     return FinishedRow(line, RowKind.ERROR, _encoded(fault_row(line, fault, data)), "failed")
 
 
-def closed_row(row: BatchRow, closing: Closing) -> FinishedRow:
+def closed_row(row: BatchRow, closing: CloseReason) -> FinishedRow:
     code, message = closing.value
     made = {
         "id": row_digests.row_id(row.digest),
@@ -90,5 +90,5 @@ def closed_row(row: BatchRow, closing: Closing) -> FinishedRow:
 
 
 def _encoded(row: Mapping[str, Any]) -> bytes:
-    """ASCII: no character in it ends a line for any reader."""
+    """Encodes a row as ASCII: no character in it ends a line for any reader."""
     return json.dumps(row, separators=(",", ":")).encode() + b"\n"

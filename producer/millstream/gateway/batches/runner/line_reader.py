@@ -16,9 +16,9 @@ from millstream.errors import InvalidRequest
 from millstream.gateway.auth.api_keys import ApiKey
 from millstream.gateway.batches.records.batch_record import BatchRecord
 from millstream.gateway.cpu_executor import CpuExecutor, UnexpectedError
-from millstream.gateway.http.api_error import ApiError
 from millstream.gateway.queues.queue_directory import QueueDirectory
-from millstream.openai.request_body import BatchEndpoint
+from millstream.openai.api_endpoint import ApiEndpoint
+from millstream.openai.api_error import ApiError
 from millstream.wire.keys import Lane
 
 
@@ -85,7 +85,7 @@ def read_line(data: bytes, number: int, endpoint: str, tenant: str) -> EncodedLi
         return _of(custom_id, fault_of_body(error))
     except LineFault as fault:
         return _of(custom_id, fault)
-    made = BatchEndpoint(endpoint)
+    made = ApiEndpoint(endpoint)
     return EncodedLine(number, custom_id, made, model, row.digest, request, size=len(data))
 
 

@@ -1,4 +1,4 @@
-"""Which custom_ids a batch's input has had so far: 16 bytes each, where a set of Python's takes about 100."""
+"""Remembers the custom_ids of a batch's input: 16 bytes each, where a set of Python's takes about 100."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from array import array
 
 
 class SeenIds:
-    """By 64 bits of a keyed digest, in a table with open addressing: of a million texts, two that differ are
-    taken for the same with a probability of 3e-8. Mutable.
+    """A mutable set of texts: 64 bits of each one's keyed digest, in a table with open addressing. Of a
+    million texts, two that differ are taken for the same with a probability of 3e-8.
     """
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class SeenIds:
         self._table = array("Q", bytes(8 * 1024))
 
     def add(self, text: str) -> bool:
-        """Whether it is a new one."""
+        """Adds a text. True if it is new."""
         digest = hashlib.blake2b(text.encode(), digest_size=8, key=self._key).digest()
         value = int.from_bytes(digest) or 1  # 0: an empty place
         place = self._place(value)
@@ -31,7 +31,7 @@ class SeenIds:
         return True
 
     def _place(self, value: int) -> int:
-        """Where it is, or belongs."""
+        """Returns the place where the value is, or belongs."""
         table, mask = self._table, len(self._table) - 1
         place = value & mask
         while table[place] and table[place] != value:

@@ -11,59 +11,53 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from millstream.errors import InvalidRequest
-from millstream.gateway.auth.idempotency import KEEP_S, key_reused, once_of
-from millstream.gateway.context import Services
-from millstream.gateway.files.routes.upload import PATH, Upload
+from millstream.gateway.auth.api_keys import ApiKey
+from millstream.gateway.auth.idempotency import KEEP_S, idempotency_digest, key_reused
+from millstream.gateway.context import GatewayContext
+from millstream.gateway.files.routes.upload import Upload
 from millstream.gateway.files.store.file_record import PURPOSES, FileRecord
-from millstream.gateway.http.api_error import NO_RETRY, ApiError
 from millstream.gateway.http.byte_range import byte_range
-from millstream.gateway.http.page import Paging, page_body, unknown_after
-from millstream.gateway.http.request_context import Exchange
+from millstream.gateway.http.page import PageRequest, page_body, unknown_after
 from millstream.gateway.redis.file_calls import OnceFile
 from millstream.gateway.redis.gateway_calls import OnceOutcome
+from millstream.openai.api_error import NO_RETRY, ApiError
 
 MOST_LISTED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class FileRoutes:
-    services: Services
+    gateway: GatewayContext
 
-    async def collection(self, request: Request) -> Response:
-        Exchange.of(request.scope).route = PATH
-        return await (self._upload(request) if request.method == "POST" else self._list(request))
-
-    async def _upload(self, request: Request) -> Response:
-        caller = await self.services.callers.identify(request)
-        key = once_of(caller.tenant, request.headers)
-        await self.services.marker.confirm()
-        most_bytes = self.services.settings.max_file_bytes
-        upload = Upload(self.services.store, caller.tenant, most_bytes, hashlib.sha256() if key else None)
+    async def upload(self, request: Request, caller: ApiKey) -> Response:
+        key = idempotency_digest(caller.tenant, request.headers)
+        await self.gateway.marker.confirm()
+        most_bytes = self.gateway.settings.max_file_bytes
+        upload = Upload(self.gateway.store, caller.tenant, most_bytes, hashlib.sha256() if key else None)
         record = await upload.receive(request)
         once = OnceFile(key, upload.digest, round(KEEP_S * 1000)) if key else None
-        return JSONResponse((await self._add(record, once)).shown())
+        return JSONResponse((await self._add(record, once)).to_api())
 
     async def _add(self, record: FileRecord, once: OnceFile | None) -> FileRecord:
         """Or the one that an earlier upload of the same Idempotency-Key has made. Raises ApiError 409."""
-        outcome, id = await self.services.files.add(record, once)
+        outcome, id = await self.gateway.files.add(record, once)
         if outcome is OnceOutcome.NEW:
             return record
-        await self.services.store.delete(record.path)
+        await self.gateway.store.delete(record.path)
         if outcome is OnceOutcome.CONFLICT:
             raise key_reused()
-        made = await self.services.files.find(record.tenant, id)
+        made = await self.gateway.files.find(record.tenant, id)
         if made is None:
             message = (
                 f"the file of this Idempotency-Key, {id}, was deleted or has expired; choose another key"
             )
             raise ApiError(409, message, "conflict", "Idempotency-Key", NO_RETRY)
-        self.services.metrics.joined.inc()
+        self.gateway.metrics.joined.inc()
         return made
 
-    async def _list(self, request: Request) -> Response:
-        caller = await self.services.callers.identify(request)
-        paging = Paging.of(request, default=MOST_LISTED, most=MOST_LISTED)
-        page = await self.services.files.page(
+    async def list(self, request: Request, caller: ApiKey) -> Response:
+        paging = PageRequest.parse(request, default=MOST_LISTED, most=MOST_LISTED)
+        page = await self.gateway.files.page(
             caller.tenant,
             after=paging.after,
             limit=paging.limit,
@@ -72,22 +66,21 @@ class FileRoutes:
         )
         if page is None:
             raise unknown_after(paging.after)
-        return JSONResponse(page_body([one.shown() for one in page.records], page.has_more))
+        return JSONResponse(page_body([one.to_api() for one in page.records], page.has_more))
 
-    async def one(self, request: Request) -> Response:
-        Exchange.of(request.scope).route = "/v1/files/{id}"
-        record = await self._find(request)
-        if request.method != "DELETE":
-            return JSONResponse(record.shown())
-        await self.services.marker.confirm()
-        await self.services.files.remove(record.tenant, record.id)
-        await self.services.store.delete(record.path)
+    async def one(self, request: Request, caller: ApiKey) -> Response:
+        return JSONResponse((await self._find(request, caller)).to_api())
+
+    async def delete(self, request: Request, caller: ApiKey) -> Response:
+        record = await self._find(request, caller)
+        await self.gateway.marker.confirm()
+        await self.gateway.files.remove(record.tenant, record.id)
+        await self.gateway.store.delete(record.path)
         return JSONResponse({"id": record.id, "object": "file", "deleted": True})
 
-    async def content(self, request: Request) -> Response:
-        Exchange.of(request.scope).route = "/v1/files/{id}/content"
-        record = await self._find(request)
-        await self.services.marker.confirm()
+    async def content(self, request: Request, caller: ApiKey) -> Response:
+        record = await self._find(request, caller)
+        await self.gateway.marker.confirm()
         part = byte_range(request, record.bytes)
         start, end = (part.start, part.end) if part else (0, record.bytes)
         headers = {
@@ -95,15 +88,14 @@ class FileRoutes:
             "content-disposition": f"attachment; filename*=UTF-8''{quote(record.filename, safe='')}",
             "accept-ranges": "bytes",
         } | (part.headers if part else {})
-        chunks = await _begun(self.services.store.read(record.path, start, end))
+        chunks = await _begun(self.gateway.store.read(record.path, start, end))
         body = chunks if request.method != "HEAD" else _nothing()
         return StreamingResponse(body, 206 if part else 200, headers, "application/octet-stream")
 
-    async def _find(self, request: Request) -> FileRecord:
-        """Raises ApiError 401, 404."""
-        caller = await self.services.callers.identify(request)
+    async def _find(self, request: Request, caller: ApiKey) -> FileRecord:
+        """Raises ApiError 404."""
         id = request.path_params["id"]
-        record = await self.services.files.find(caller.tenant, id)
+        record = await self.gateway.files.find(caller.tenant, id)
         if record is None:
             message = f"id: there is no file {id[:100]!r}, or it has expired"
             raise ApiError(404, message, "not_found", "id", NO_RETRY)
@@ -119,7 +111,7 @@ def _purpose(request: Request) -> str | None:
 
 
 async def _begun(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same, once the first of them is there: what prevents that can still be told by a status."""
+    """Waits for the first chunk, so that a read error can still become an HTTP status."""
     first = await anext(chunks, b"")
     return _chained(first, chunks)
 

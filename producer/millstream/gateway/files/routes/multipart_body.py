@@ -1,4 +1,4 @@
-"""The parts of a multipart body while it comes: nothing is collected but short fields."""
+"""Reads the parts of a multipart body while it comes; collects nothing but short fields."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from millstream.gateway.http.api_error import ApiError
-from millstream.gateway.http.client_disconnect import ClientGone
+from millstream.gateway.http.client_disconnect import ClientDisconnected
+from millstream.openai.api_error import ApiError
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -28,7 +28,7 @@ class PartHead:
 
 @dataclass(slots=True, eq=False)
 class _Pushed:
-    """What the parser has found since it was looked at: a part's head, its data."""
+    """Collects the parser's findings since the last look: heads of parts, and their data."""
 
     found: list[PartHead | bytes] = field(default_factory=list)
     ended: bool = False
@@ -82,7 +82,7 @@ class _Pushed:
 
 
 async def multipart_parts(request: Request) -> AsyncIterator[PartHead | bytes]:
-    """Each part's head, followed by its data as it comes. Raises ApiError 400, ClientGone."""
+    """Yields each part's head, and then its data as it comes. Raises ApiError 400, ClientDisconnected."""
     kind, options = parse_options_header(request.headers.get("content-type"))
     boundary = options.get(b"boundary")
     if kind != b"multipart/form-data" or not boundary:
@@ -99,7 +99,7 @@ async def multipart_parts(request: Request) -> AsyncIterator[PartHead | bytes]:
     except FormParserError as error:
         raise ApiError(400, f"the multipart body is damaged: {error!s:.200}", "invalid_multipart") from None
     except ClientDisconnect:
-        raise ClientGone from None
+        raise ClientDisconnected from None
     if not pushed.ended:
         raise ApiError(400, "the multipart body ends before its last boundary", "invalid_multipart")
 

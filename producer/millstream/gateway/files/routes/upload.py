@@ -1,4 +1,4 @@
-"""One upload: the fields of its form, and the file's bytes from the socket to the store."""
+"""Receives one upload: the fields of its form, and the file's bytes from the socket to the store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millstream.errors import InvalidRequest
 from millstream.gateway.files.routes.multipart_body import PartHead, multipart_parts
 from millstream.gateway.files.store.file_record import UPLOAD_PURPOSES, FileRecord, new_file_id, object_path
 from millstream.gateway.files.store.object_store import ObjectStore
-from millstream.gateway.http.api_error import ApiError
+from millstream.openai.api_error import ApiError
 
 PATH = "/v1/files"
 LEAST_LASTS_S, MOST_LASTS_S = 3600, 30 * 86_400
@@ -52,8 +52,8 @@ class Upload:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     async def receive(self, request: Request) -> FileRecord:
-        """The record of the file, whose object has been written. Raises InvalidRequest, ApiError 400, 413,
-        StoreUnavailable, ClientGone: all but some failures of the store leave no object.
+        """Writes the file's object; returns the file's record. Raises InvalidRequest, ApiError 400, 413,
+        StoreUnavailable, ClientDisconnected: all but some failures of the store leave no object.
         """
         self._check_length(request)
         stream = aiter(multipart_parts(request))
@@ -119,7 +119,7 @@ class Upload:
         return following
 
     def _check(self) -> None:
-        """What has come so far. Raises InvalidRequest."""
+        """Checks the fields that have come so far. Raises InvalidRequest."""
         if (purpose := self.fields.get("purpose")) is not None and purpose not in UPLOAD_PURPOSES:
             raise InvalidRequest("purpose", purpose, f"must be one of {', '.join(UPLOAD_PURPOSES)}")
         if (anchor := self.fields.get(_ANCHOR)) is not None and anchor != "created_at":
@@ -131,7 +131,7 @@ class Upload:
                 raise InvalidRequest(_dotted(_SECONDS), seconds, problem)
 
     def _record(self) -> FileRecord:
-        """Raises ApiError 400 for what has not come."""
+        """Returns the file's record. Raises ApiError 400 if a field or the file is missing."""
         purpose, seconds = self.fields.get("purpose"), self.fields.get(_SECONDS)
         if purpose is None:
             raise _missing("purpose", f"give one of {', '.join(UPLOAD_PURPOSES)}")

@@ -1,4 +1,4 @@
-"""The records of files, in Redis: a hash for each file, which expires with it, and a sorted set for each
+"""Keeps the records of files in Redis: a hash for each file, which expires with it, and a sorted set for each
 tenant, in the order of creation.
 """
 
@@ -12,7 +12,7 @@ from millstream.errors import ProtocolError
 from millstream.gateway.files.store.file_record import FileRecord
 from millstream.gateway.redis.file_calls import OnceFile, add_file, remove_file
 from millstream.gateway.redis.gateway_calls import OnceOutcome
-from millstream.gateway.redis.gateway_redis import ServerAccess
+from millstream.gateway.redis.gateway_redis import GatewayRedis
 from millstream.gateway.redis.tenant_keys import FILE_ID, TenantKeys
 from millstream.wire.calls.scripts import texts
 
@@ -28,12 +28,13 @@ class FilePage:
 class FileCatalogue:
     """All methods raise Unavailable, AccessDenied, ProtocolError."""
 
-    def __init__(self, access: ServerAccess) -> None:
-        self._access = access
+    def __init__(self, redis: GatewayRedis) -> None:
+        self._redis = redis
 
     async def add(self, record: FileRecord, once: OnceFile | None = None) -> tuple[OnceOutcome, str]:
-        """Its object must be there already. The same record may be added again. Returns the id of the file
-        that has the Idempotency-Key, too: if that is another one, or another upload's, nothing was added.
+        """Adds a record, whose object must be there already; the same one may be added again. Returns the id
+        of the file that has the Idempotency-Key, too: if that is another one, or another upload's, nothing
+        was added.
         """
         fields = {
             "filename": record.filename,
@@ -44,13 +45,13 @@ class FileCatalogue:
         }
         expires_ms = (record.expires_s or 0) * 1000
         keys = TenantKeys(record.tenant)
-        return await self._access.run(add_file(keys, record.id, fields, expires_ms=expires_ms, once=once))
+        return await self._redis.run(add_file(keys, record.id, fields, expires_ms=expires_ms, once=once))
 
     async def find(self, tenant: str, id: str) -> FileRecord | None:
         if not FILE_ID.fullmatch(id):
             return None
-        with self._access.reach():
-            stored = await self._access.redis.hgetall(TenantKeys(tenant).file(id))
+        with self._redis.reach():
+            stored = await self._redis.client.hgetall(TenantKeys(tenant).file(id))
         return _record(tenant, id, stored) if stored else None
 
     async def page(
@@ -62,7 +63,7 @@ class FileCatalogue:
         newest_first: bool = True,
         purpose: str | None = None,
     ) -> FilePage | None:
-        """Those that come after the file `after`; None if there is no such file."""
+        """Returns the files that come after the file `after`; None if there is no such file."""
         score = None if after is None else await self._score(tenant, after)
         if after is not None and score is None:
             return None
@@ -78,31 +79,31 @@ class FileCatalogue:
         return FilePage(tuple(found[:limit]), len(found) > limit)
 
     async def remove(self, tenant: str, id: str) -> bool:
-        """Whether it was there. Its object is to be deleted afterwards."""
-        return bool(FILE_ID.fullmatch(id)) and await self._access.run(remove_file(TenantKeys(tenant), id))
+        """Removes a record; True if it was there. Its object must be deleted afterwards."""
+        return bool(FILE_ID.fullmatch(id)) and await self._redis.run(remove_file(TenantKeys(tenant), id))
 
     async def which_exist(self, owners: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Those of the pairs of tenant and id that have a record."""
+        """Returns those of the pairs of tenant and id that have a record."""
         if not owners:
             return set()
-        with self._access.reach():
-            async with self._access.redis.pipeline(transaction=False) as pipeline:
+        with self._redis.reach():
+            async with self._redis.client.pipeline(transaction=False) as pipeline:
                 for tenant, id in owners:
                     pipeline.exists(TenantKeys(tenant).file(id))
                 return {owner for owner, there in zip(owners, await pipeline.execute(), strict=True) if there}
 
     async def _score(self, tenant: str, id: str) -> int | None:
-        with self._access.reach():
-            score = await self._access.redis.zscore(TenantKeys(tenant).files, id)
+        with self._redis.reach():
+            score = await self._redis.client.zscore(TenantKeys(tenant).files, id)
         return None if score is None else int(score)
 
     async def _behind(
         self, tenant: str, score: int | None, newest_first: bool, most: int
     ) -> list[tuple[str, int]]:
-        """Ids with their scores, which no two files of a tenant share."""
+        """Returns ids with their scores, which no two files of a tenant share."""
         first, last = ("+inf", "-inf") if newest_first else ("-inf", "+inf")
-        with self._access.reach():
-            rows = await self._access.redis.zrange(
+        with self._redis.reach():
+            rows = await self._redis.client.zrange(
                 TenantKeys(tenant).files,
                 first if score is None else f"({score}",
                 last,
@@ -115,12 +116,12 @@ class FileCatalogue:
         return [(id.decode(), int(score)) for id, score in rows]
 
     async def _records(self, tenant: str, ids: Sequence[str]) -> list[FileRecord]:
-        """Without those that have expired."""
+        """Reads the records of these files, except of those that have expired."""
         if not ids:
             return []
         keys = TenantKeys(tenant)
-        with self._access.reach():
-            async with self._access.redis.pipeline(transaction=False) as pipeline:
+        with self._redis.reach():
+            async with self._redis.client.pipeline(transaction=False) as pipeline:
                 for id in ids:
                     pipeline.hgetall(keys.file(id))
                 rows = await pipeline.execute()

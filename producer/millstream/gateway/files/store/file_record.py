@@ -1,4 +1,4 @@
-"""What is known of one file, and how OpenAI's API shows it."""
+"""Describes one file, and shows it as OpenAI's API does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PURPOSES = (*UPLOAD_PURPOSES, OUTPUT_PURPOSE)
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """`expires_s`: in Unix seconds, as `created_s`; None: it stays until it is deleted."""
+    """One file. Its times are Unix seconds; `expires_s` None: it stays until it is deleted."""
 
     id: str
     tenant: str
@@ -32,16 +32,16 @@ class FileRecord:
     def new(
         cls, tenant: str, *, id: str, filename: str, purpose: str, bytes: int, lasts_s: int | None
     ) -> FileRecord:
-        """Of a file that is created now. `lasts_s`: how long it is kept; None: for ever."""
+        """Makes the record of a file created now. `lasts_s`: how long it is kept; None: for ever."""
         now_s = int(time.time())
         return cls(id, tenant, filename, purpose, bytes, now_s, now_s + lasts_s if lasts_s else None)
 
     @property
     def path(self) -> str:
-        """Of its object."""
+        """The path of its object in the store."""
         return object_path(self.tenant, self.id)
 
-    def shown(self) -> dict[str, Any]:
+    def to_api(self) -> dict[str, Any]:
         return {
             "id": self.id,
             "object": "file",
@@ -60,7 +60,7 @@ def new_file_id() -> str:
 
 
 def object_path(tenant: str, file_id: str) -> str:
-    """The tenant stands in it so that its record can be looked up, in letters that mean nothing in a path."""
+    """Returns a path with the tenant, to look the record up, in letters that mean nothing in a path."""
     coded = base64.b32encode(tenant.encode()).decode().rstrip("=").lower()
     return f"{FOLDER}/t{coded}/{file_id}"
 

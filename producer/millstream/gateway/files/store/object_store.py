@@ -1,5 +1,5 @@
-"""Objects in a local folder or in the cloud, by obstore. Whatever its kind, an object is there whole or not
-at all.
+"""Stores objects in a local folder or in the cloud, by obstore. In both, an object is there whole or not at
+all.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _UNFINISHED = "*#[0-9]*"  # obstore's names of files that are being written
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=20)}
 
 
-class ObjectMissing(NotFound):
-    """No object of that path."""
+class MissingObject(NotFound):
+    """There is no object at that path."""
 
     def __init__(self, path: str) -> None:
         JobError.__init__(self, path, "no such object in the store of files")
@@ -60,8 +60,8 @@ class ObjectStore:
         self._opened: Any = None
 
     async def write(self, path: str, chunks: AsyncIterator[bytes]) -> int:
-        """Returns how many bytes they were. Holds a few parts in memory. An error of `chunks` passes, and
-        leaves no object.
+        """Writes an object; returns its size in bytes. Holds a few parts in memory. An error of `chunks`
+        passes, and leaves no object.
         """
         count = 0
         with self._reached(path):
@@ -81,7 +81,7 @@ class ObjectStore:
             await obstore.put_async(self._store, path, data)
 
     async def create(self, path: str, data: bytes) -> bool:
-        """Whether there was none until now; an object that is there stays as it is."""
+        """Writes an object and returns True; if one is there, it stays as it is: False."""
         try:
             with self._reached(path):
                 await obstore.put_async(self._store, path, data, mode="create", use_multipart=False)
@@ -90,7 +90,7 @@ class ObjectStore:
         return True
 
     async def read(self, path: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """From byte `start` up to `end`, which is not included. Raises ObjectMissing."""
+        """Yields the bytes from `start` up to `end`, which is not included. Raises MissingObject."""
         if end is not None and end <= start:
             return
         options: Any = {}
@@ -109,18 +109,18 @@ class ObjectStore:
             yield bytes(chunk)
 
     async def size(self, path: str) -> int:
-        """In bytes. Raises ObjectMissing."""
+        """Returns the size in bytes. Raises MissingObject."""
         with self._reached(path):
             found = await obstore.head_async(self._store, path)
         return found["size"]
 
     async def delete(self, path: str) -> None:
-        """Also if there is none."""
-        with contextlib.suppress(ObjectMissing), self._reached(path):
+        """Deletes the object, if there is one."""
+        with contextlib.suppress(MissingObject), self._reached(path):
             await obstore.delete_async(self._store, path)
 
     async def list(self, prefix: str) -> AsyncIterator[StoredObject]:
-        """All below the folder `prefix`, in no order."""
+        """Yields all objects below the folder `prefix`, in no order."""
         with self._reached(prefix):
             pages = aiter(obstore.list(self._store, prefix))
         while True:
@@ -132,8 +132,8 @@ class ObjectStore:
                 yield StoredObject(one["path"], one["size"], one["last_modified"].timestamp())
 
     async def delete_unfinished(self, age_s: float) -> int:
-        """Delete what writers that were killed have left in a folder: their number. In the cloud such parts
-        are nobody's objects, and a rule of the bucket deletes them.
+        """Deletes files that killed writers left in a folder; returns how many. In the cloud such parts are
+        nobody's objects, and a rule of the bucket deletes them.
         """
         if self.folder is None:
             return 0
@@ -154,7 +154,7 @@ class ObjectStore:
         try:
             yield
         except FileNotFoundError:
-            raise ObjectMissing(path) from None
+            raise MissingObject(path) from None
         except AlreadyExistsError:
             raise _Exists from None
         except (BaseError, OSError, ValueError) as error:
@@ -176,7 +176,7 @@ def _delete_unfinished(folder: Path, before_s: float) -> int:
 
 
 def _folder(url: str) -> Path | None:
-    """None: it is in the cloud."""
+    """Returns the URL's local folder; None if it is in the cloud. Raises InvalidRequest."""
     kind = urlsplit(url).scheme
     if kind in _CLOUDS:
         return None

@@ -14,9 +14,9 @@ from millstream.gateway.files.store.file_catalogue import FileCatalogue
 from millstream.gateway.files.store.file_record import FOLDER, owner_of
 from millstream.gateway.files.store.object_store import ObjectStore, StoredObject
 from millstream.gateway.files.store.store_marker import StoreMarker
-from millstream.gateway.http.api_error import ApiError
-from millstream.gateway.redis.file_calls import claim_sweep
-from millstream.gateway.redis.gateway_redis import ServerAccess
+from millstream.gateway.redis.file_calls import claim_orphan_sweep
+from millstream.gateway.redis.gateway_redis import GatewayRedis
+from millstream.openai.api_error import ApiError
 
 log = logging.getLogger(__name__)
 AGE_S = 86_400.0  # a younger one may still get its record
@@ -29,18 +29,18 @@ class Orphans:
     """One gateway sweeps at a time: the one that has claimed this hour."""
 
     def __init__(
-        self, access: ServerAccess, store: ObjectStore, files: FileCatalogue, marker: StoreMarker
+        self, redis: GatewayRedis, store: ObjectStore, files: FileCatalogue, marker: StoreMarker
     ) -> None:
-        self._access = access
+        self._redis = redis
         self._store = store
         self._files = files
         self._marker = marker
 
-    async def attend(self) -> None:
+    async def run(self) -> None:
         """Sweep now and then, for ever."""
         while True:
             try:
-                ours = await self._access.run(claim_sweep(while_ms=round(SWEEP_S * 1000)))
+                ours = await self._redis.run(claim_orphan_sweep(while_ms=round(SWEEP_S * 1000)))
                 if ours and (count := await self.sweep()):
                     log.warning("%d objects without a file were deleted from the store", count)
             except (MillstreamError, ApiError) as error:
@@ -48,7 +48,7 @@ class Orphans:
             await asyncio.sleep(LOOK_S)
 
     async def sweep(self, age_s: float = AGE_S) -> int:
-        """How many objects were deleted. Objects from before the server knew the store are left: a server
+        """Deletes orphans; returns how many. Objects from before the server knew the store are left: a server
         that has lost its memory is no reason to delete files. Raises MillstreamError, StoreMismatch.
         """
         known_since_s = await self._marker.confirm()

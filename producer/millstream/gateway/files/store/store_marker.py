@@ -1,5 +1,5 @@
-"""Whether all gateways of a server have one store of files: its id stands in the server and, as an object, in
-the store.
+"""Checks that all gateways of a server have one store of files: its id stands in the server and, as an
+object, in the store.
 """
 
 from __future__ import annotations
@@ -7,10 +7,10 @@ from __future__ import annotations
 import time
 from uuid import uuid4
 
-from millstream.gateway.files.store.object_store import ObjectMissing, ObjectStore
-from millstream.gateway.http.api_error import RETRY_S, ApiError, retry_after
-from millstream.gateway.redis.file_calls import know_store
-from millstream.gateway.redis.gateway_redis import ServerAccess
+from millstream.gateway.files.store.object_store import MissingObject, ObjectStore
+from millstream.gateway.redis.file_calls import register_store
+from millstream.gateway.redis.gateway_redis import GatewayRedis
+from millstream.openai.api_error import RETRY_S, ApiError, retry_after
 
 MARKER = "millstream-store"
 FRESH_S = 60.0
@@ -28,19 +28,19 @@ class StoreMismatch(ApiError):
 
 
 class StoreMarker:
-    def __init__(self, access: ServerAccess, store: ObjectStore) -> None:
-        self._access = access
+    def __init__(self, redis: GatewayRedis, store: ObjectStore) -> None:
+        self._redis = redis
         self._store = store
         self._known_since_s = 0.0
         self._confirmed_s = float("-inf")  # of the monotonic clock
 
     async def confirm(self) -> float:
-        """Since when the server knows this store, in Unix seconds. Looks again once a minute. Raises
+        """Returns since when the server knows this store, in Unix seconds. Looks again once a minute. Raises
         StoreMismatch, Unavailable, AccessDenied.
         """
         if time.monotonic() - self._confirmed_s > FRESH_S:
             id = await self._marked()
-            known, since_ms = await self._access.run(know_store(id))
+            known, since_ms = await self._redis.run(register_store(id))
             if id is None or known != id:
                 raise StoreMismatch
             self._known_since_s = since_ms / 1000
@@ -48,11 +48,11 @@ class StoreMarker:
         return self._known_since_s
 
     async def _marked(self) -> str | None:
-        """The store's id; a store gets one if the server knows none yet."""
+        """Returns the store's id; a store gets one if the server knows none yet."""
         id = await self._read()
         if id is not None:
             return id
-        known, _ = await self._access.run(know_store(None))
+        known, _ = await self._redis.run(register_store(None))
         if known:
             return await self._read()  # another gateway may just have marked it
         await self._store.create(MARKER, uuid4().hex.encode())
@@ -61,5 +61,5 @@ class StoreMarker:
     async def _read(self) -> str | None:
         try:
             return b"".join([chunk async for chunk in self._store.read(MARKER)]).decode()
-        except ObjectMissing:
+        except MissingObject:
             return None

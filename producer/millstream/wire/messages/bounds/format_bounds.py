@@ -1,7 +1,7 @@
-"""Bounds on the shape of a schema or a pattern. A few characters can ask for time and memory that grow with
+"""Bounds the shape of a schema or a pattern. A few characters can ask for time and memory that grow with
 their square, or for a text of any length that leaves no choice; the compiler's own limits count neither.
 
-Needs no compiler: where a text can be read in two ways, the larger count is taken.
+It needs no compiler: where a text can be read in two ways, the larger count is taken.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TOKEN = re.compile(
 
 
 def problem_of_pattern(pattern: str, most: int = MAX_TEXT) -> str | None:
-    """What is wrong with a regular expression, and the remedy. `most`: characters."""
+    """Returns the problem of a regular expression, and the remedy. `most`: characters."""
     if (parts := parts_of(pattern)) > MAX_PARTS:
         return (
             f"has {parts} parts that may be left out or repeated, or are classes such as \\p{{L}}, and may "
@@ -49,7 +49,7 @@ def problem_of_pattern(pattern: str, most: int = MAX_TEXT) -> str | None:
 
 
 def problem_of_shape(schema: dict[str, Any]) -> str | None:
-    """What is wrong with a schema whose depth is bounded."""
+    """Returns the problem of a schema whose depth is bounded."""
     sums = dict.fromkeys(_SUMS, 0)
     multiple = 1
     for path, part in _parts(schema):
@@ -94,8 +94,8 @@ def _problem_of_text(text: str) -> str | None:
 
 
 def _parts(schema: dict[str, Any]) -> Iterator[tuple[_Path | None, dict[str, Any] | str]]:
-    """Each object, each text in a constant, and its path. Data that looks like a schema counts as one: a
-    reference may point there.
+    """Yields each object and each text in a constant, with its path. Data that looks like a schema counts as
+    one: a reference may point there.
     """
     open_parts: list[tuple[_Path | None, Any, bool]] = [(None, schema, False)]
     while open_parts:
@@ -114,7 +114,7 @@ def _parts(schema: dict[str, Any]) -> Iterator[tuple[_Path | None, dict[str, Any
 
 
 def _spelled(path: _Path | None) -> str:
-    """Only for an error: many parts may have a long one."""
+    """Spells a path, only for an error: many parts may have a long one."""
     names: list[str] = []
     while path is not None:
         path, name = path
@@ -128,7 +128,7 @@ def _patterns(part: dict[str, Any]) -> list[str]:
 
 
 def _counts(part: dict[str, Any]) -> dict[str, int]:
-    """What an object adds to the sums of its schema."""
+    """Returns an object's additions to the sums of its schema."""
     named = part.get("patternProperties")
     return {
         "optional": _optional(part),
@@ -143,7 +143,7 @@ def _optional(part: dict[str, Any]) -> int:
 
 
 def _divisor(step: Any) -> int:
-    """A multipleOf in units of its last digit."""
+    """Returns a multipleOf in units of its last digit."""
     if isinstance(step, bool) or not isinstance(step, int | float) or not step:
         return 1
     if isinstance(step, float) and not isfinite(step):
@@ -162,8 +162,8 @@ def parts_of(pattern: str) -> int:
 
 
 def least_of(pattern: str) -> int | None:
-    """Characters of the longest alternatives, each repeated as seldom as it may be. None: it has the flag x.
-    A class counts as one, and may have classes in it.
+    """Counts the characters of the longest alternatives, each repeated as seldom as it may be. None: the
+    pattern has the flag x. A class counts as one character, and may have classes in it.
     """
     groups, last, depth = [_Alternatives()], 0, 0
     for token in _TOKEN.finditer(pattern):

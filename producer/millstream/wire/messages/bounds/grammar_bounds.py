@@ -1,5 +1,5 @@
-"""Bounds on the shape of a grammar in Lark or GBNF, as `format_bounds` has them for patterns. Terminals are
-put in where they are named, so that a few lines can be a text of any length. Their names are in capitals.
+"""Bounds the shape of a grammar in Lark or GBNF, as `format_bounds` does with patterns. Terminals are put in
+where they are named, so that a few lines can be a text of any length. Their names are in capitals.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _AS_PATTERN = str.maketrans("[]", "()", " \t\n\r")
 
 
 def problem_of_grammar(text: str) -> str | None:
-    """What is wrong with a grammar, and the remedy."""
+    """Returns the problem of a grammar, and the remedy."""
     try:
         text, schemas = schemas_in(text)
     except (ValueError, RecursionError) as error:
@@ -70,7 +70,7 @@ def _problem_of_literal(literal: Literal) -> str | None:
 
 
 def _problem_of_terminals(bodies: dict[str, str]) -> str | None:
-    """Rules need no bound: the compiler counts what they repeat."""
+    """Checks terminals only: the compiler counts what rules repeat."""
     terminals = {name: _Terminal(body) for name, body in bodies.items() if _NAME.fullmatch(name)}
     inner = {name: [one for one in made.names if one in terminals] for name, made in terminals.items()}
     try:
@@ -84,7 +84,7 @@ def _problem_of_terminals(bodies: dict[str, str]) -> str | None:
 
 
 class _Terminal:
-    """`parts`, `least`: as of a pattern, with those of the terminals in it."""
+    """One terminal. `parts` and `least` are a pattern's, and include those of the terminals in it."""
 
     def __init__(self, body: str) -> None:
         self._rest = _with_repeats(body)
@@ -93,7 +93,7 @@ class _Terminal:
         self.least = 0
 
     def problem(self, terminals: dict[str, _Terminal]) -> str | None:
-        """The lengths of the terminals in it must be known."""
+        """Returns its problem, if any. The lengths of the terminals in it must be known."""
         lengths = {name: terminals[name].least for name in self.names if name in terminals}
         pattern = _NAME.sub(lambda name: f"a{{{lengths.get(name[0], 1)}}}", self._rest)
         pattern = _REPEAT.sub(r"{\1}", pattern).translate(_AS_PATTERN)

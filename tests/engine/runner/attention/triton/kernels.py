@@ -109,7 +109,7 @@ def test_tensors_that_are_views_of_a_fused_projection() -> None:
     assert torch.allclose(found.double(), step.expected(), atol=2e-6)
 
 
-def test_the_storage_holds_what_was_written_and_nothing_else_changed() -> None:
+def test_the_storage_holds_only_what_was_written() -> None:
     step = Step(spec(), RAGGED)
     before = [step.storage.keys[0].clone(), step.storage.values[0].clone()]
     step.check()
@@ -120,7 +120,7 @@ def test_the_storage_holds_what_was_written_and_nothing_else_changed() -> None:
         assert torch.equal(cache.nan_to_num(), old.nan_to_num())
 
 
-def test_layers_of_several_kinds_in_one_step_as_the_plain_backend_has_them() -> None:
+def test_layers_of_several_kinds_equal_the_plain_backend_s() -> None:
     layers = [spec(), spec(window=5), spec(6, 3, 80, sinks=True)]
     steps = [Step(layer, RAGGED) for layer in layers]
     answers = []
@@ -137,7 +137,7 @@ def test_layers_of_several_kinds_in_one_step_as_the_plain_backend_has_them() -> 
         assert torch.allclose(ours, plain, atol=3e-6)
 
 
-def test_a_token_that_only_pads_the_step_is_not_stored_and_is_answered_by_zeros() -> None:
+def test_a_padding_token_is_not_stored_and_gets_zeros() -> None:
     """As a compiled model pads a step of one token; behind the step's slots lies another's memory."""
     step = Step(spec(6, 2, 24), [(5, 1)])
     backend = TritonAttention(step.storage, 1)

@@ -37,7 +37,7 @@ def test_attention_in_parts_is_one_more() -> None:
 def test_a_layer() -> None:
     """With norms of queries and keys."""
     command = [sys.executable, "-m", "support.engine.cuda_code", "qwen3"]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=Path(__file__).parents[4], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     for tokens, launches in zip(("any number", "one"), json.loads(done.stdout), strict=True):
         place = launches.index("torch.ops.millstream.attend")

@@ -161,7 +161,7 @@ def test_few_new_tokens_after_many_are_read_by_many_programs(chunk: tuple[int, i
 
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("chunks", [False, True])
-def test_steps_fit_into_the_vectors_and_the_partials_of_recorded_ones(layer: LayerSpec, chunks: bool) -> None:
+def test_steps_fit_into_the_sizes_of_recorded_ones(layer: LayerSpec, chunks: bool) -> None:
     random = np.random.default_rng(2)
     for _ in range(100):
         plan, step = random_plan(random, chunks=chunks), layout(layer, int(random.choice([1, 20, 80, H200])))

@@ -89,13 +89,13 @@ class Batch:
         return blocks
 
     def at(self, slots: NDArray[np.intp]) -> list[Row]:
-        """The rows in these slots, all of them taken."""
+        """Returns the rows in these slots, all of them taken."""
         rows = self.rows
         return [rows[slot] for slot in slots.tolist()]
 
     def decodes(self) -> NDArray[np.intp]:
-        """The slots of the rows that decode in the next step, ascending; the same array while they are the
-        same rows.
+        """Returns the slots of the rows that decode in the next step, ascending; the same array while they
+        are the same rows.
         """
         decodes = (self.decoding & (self.scheduled < self.last_input)).nonzero()[0]
         if decodes.tobytes() != self._decodes.tobytes():  # faster than numpy's comparison of short arrays
@@ -103,20 +103,20 @@ class Batch:
         return self._decodes
 
     def running(self) -> NDArray[np.intp]:
-        """The slots of the rows that may be planned."""
+        """Returns the slots of the rows that may be planned."""
         slots: NDArray[np.intp] = (self.decoding | self.prefilling).nonzero()[0]
         return slots
 
     def in_flight(self, row: Row) -> bool:
-        """Whether a launch that contains the row is not settled yet."""
+        """True if a launch that contains the row is not settled yet."""
         return bool(self.computed[row.slot] < self.scheduled[row.slot])
 
     def unscheduled(self, row: Row) -> int:
-        """Known tokens that no launch computes yet."""
+        """Returns the number of known tokens that no launch computes yet."""
         return int(self.known[row.slot] - self.scheduled[row.slot])
 
     def missing_blocks(self, row: Row, tokens: int) -> int:
-        """Blocks to add before the row's next `tokens` tokens can be computed."""
+        """Returns the blocks to add before the row's next `tokens` tokens can be computed."""
         return blocks_for(int(self.scheduled[row.slot]) + tokens, self.block_size) - len(row.blocks)
 
     def launch(self, slots: NDArray[np.intp], kv_lens: Int32, decodes: int, tokens: int) -> None:
@@ -161,7 +161,7 @@ class Batch:
         self.decoding[row.slot], self.prefilling[row.slot] = False, True
 
     def check(self) -> None:
-        """AssertionError if slots, counts and block tables disagree."""
+        """Raises AssertionError if slots, counts and block tables disagree."""
         room = 0
         taken = [slot for slot, row in enumerate(self.rows) if row is not None]
         assert sorted(taken + self.free_slots) == list(range(len(self.rows))), "slots do not add up"

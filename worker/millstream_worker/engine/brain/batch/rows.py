@@ -1,5 +1,5 @@
-"""A row: one choice of a request on its way through the batch. Knows its tokens and its state; counts that
-change with every step are kept as vectors by the batch.
+"""Holds a row: one choice of a request on its way through the batch, with its tokens and its state. Counts
+that change with every step are kept as vectors by the batch.
 
     WAITING ──▶ RUNNING ──▶ PREEMPTED ──▶ WAITING       its blocks were needed: it is recomputed later
        │           │            │
@@ -76,17 +76,17 @@ class Row:
 
     @property
     def known(self) -> int:
-        """Tokens of the row whose ids are known here: prompt and output."""
+        """Returns the number of tokens whose ids are known here: prompt and output."""
         return len(self.origin.prompt) + len(self.output)
 
     @property
     def lives(self) -> bool:
-        """Neither ended nor aborted."""
+        """True if the row has neither ended nor been aborted."""
         return self.state not in (RowState.ENDING, RowState.ENDED)
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Order in which rows keep their blocks: the smallest rank longest."""
+        """Returns the order in which rows keep their blocks: the smallest rank longest."""
         return (self.priority, self.arrival)
 
     def move(self, state: RowState) -> None:
@@ -94,7 +94,7 @@ class Row:
         self.state = state
 
     def tokens(self, start: int, end: int) -> Int32:
-        """Known token ids of positions start <= p < end."""
+        """Returns the known token ids of positions start <= p < end."""
         prompt = self.origin.prompt
         if end <= len(prompt):
             return prompt[start:end]
@@ -102,7 +102,7 @@ class Row:
         return np.concatenate((prompt[start:], np.array(output, dtype=np.int32)))
 
     def hash_blocks(self, blocks: int, block_size: int) -> list[bytes]:
-        """Its hash chain, for at least `blocks` blocks; all their tokens are known."""
+        """Returns its hash chain, for at least `blocks` blocks; all their tokens are known."""
         if len(self.chain) < blocks:
             fresh = self.tokens(len(self.chain) * block_size, blocks * block_size)
             extend_chain(self.chain, self.origin.root, fresh, block_size)
@@ -110,12 +110,13 @@ class Row:
 
     @property
     def steps_singly(self) -> bool:
-        """Each of its tokens needs logits, also one that its grammar forces."""
+        """True if each of its tokens needs logits, also one that its grammar forces."""
         return self.origin.request.sampling.top_logprobs is not None or self._penalised
 
     @property
     def may_draft(self) -> bool:
-        """What it samples at a place depends on the text before it alone. A suspect takes no chances."""
+        """True if each sample depends only on the text before it. False for a suspect: it takes no
+        chances."""
         return not (self.origin.request.alone or self._penalised)
 
     @property
@@ -125,7 +126,7 @@ class Row:
         return penalties != (1.0, 0.0, 0.0)
 
     def finish_reason(self) -> str | None:
-        """The reason why the row ends with its last output token; None while it continues."""
+        """Returns the reason why the row ends with its last output token; None while it continues."""
         output = self.output
         if output and output[-1] in self.end_ids and len(output) > self.origin.request.sampling.min_tokens:
             return "stop"

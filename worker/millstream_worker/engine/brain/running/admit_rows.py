@@ -55,7 +55,7 @@ def displace(running_rows: RunningRows, now: float) -> None:
         running_rows.preempt(loser, now)
 
 
-def joining(running_rows: RunningRows, now: float) -> float:
+def priority_to_admit(running_rows: RunningRows, now: float) -> float:
     """Priority of the waiting row that is admitted if the step has tokens for it and that is of a higher lane
     than a row in prefill; inf: there is none.
     """

@@ -1,4 +1,6 @@
-"""The batch's rows that follow a grammar: masks before they are sampled, forced tokens after it."""
+"""Masks the tokens of the batch's rows that follow a grammar before they are sampled, and appends forced
+tokens after it.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,20 @@ _WORD = 32  # tokens
 
 
 class ConstrainedRows:
-    """`vocab_size`: logits of a token."""
+    """The rows that follow a grammar. `vocab_size` is the number of logits of a token."""
 
     def __init__(self, batch: Batch, vocab_size: int) -> None:
         self._batch = batch
         self._words = -(-vocab_size // _WORD)
 
     def sampled_in(self, launch: Launch) -> bool:
-        """Whether any sample of the launch follows a grammar."""
+        """True if any sample of the launch follows a grammar."""
         return bool(self._batch.constrained[launch.sample_slots].any())
 
     def masks(self, launch: Launch) -> TokenMasks:
-        """What the launch may sample. The samples of all earlier launches are in the rows' outputs."""
+        """Returns the tokens that the launch may sample. The samples of all earlier launches are in the rows'
+        outputs.
+        """
         indices = [index for index, row in enumerate(launch.rows) if row.matcher and row.lives]
         bits = np.empty((len(indices), self._words), np.int32)
         begin, size = bits.ctypes.data, bits.strides[0]  # asked for once: it takes as long as a row's mask
@@ -47,8 +51,8 @@ class ConstrainedRows:
         return TokenMasks(np.array(indices, np.int32), bits)
 
     def append_forced(self, launch: Launch, ended: list[tuple[Row, str]]) -> list[tuple[Row, list[int]]]:
-        """Append what grammars force after a settled launch, to rows that are not in `ended`; returns it by
-        row, and adds to `ended` the rows that end with it.
+        """Appends the tokens that grammars force after a settled launch, to rows that are not in `ended`;
+        returns them by row, and adds to `ended` the rows that end with them.
         """
         if not self.sampled_in(launch):
             return []
@@ -64,7 +68,7 @@ class ConstrainedRows:
         return forced
 
     def _forced(self, row: Row) -> list[int]:
-        """Append the tokens that a row's grammar leaves no choice about, as one chunk of its next step. None
+        """Appends the tokens that a row's grammar leaves no choice about, as one chunk of its next step. None
         where a launch of the row is in flight, or each of them needs logits: these come one by one, by masks
         that allow nothing else, and are the same.
         """

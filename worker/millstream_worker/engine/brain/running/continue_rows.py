@@ -26,17 +26,17 @@ def continue_rows(
     """
     batch, pool = running_rows.batch, running_rows.pool
     selection = _wanted(batch, max_step_tokens, prompt_tokens, joining)
-    opening = _opening(batch, selection.decodes)
+    opening = _starts_block(batch, selection.decodes)
     while (missing := len(opening) + _chunks_blocks(batch, selection) - pool.free) > 0:
         missing -= running_rows.leaving_blocks
         row = victim(running_rows, missing) if missing > 0 else None
         if row is None:  # a launch in flight will free enough blocks
             selection = _shortened(batch, selection, pool.free)
-            opening = _opening(batch, selection.decodes)
+            opening = _starts_block(batch, selection.decodes)
             break
         running_rows.preempt(row, now)
         selection = _wanted(batch, max_step_tokens, prompt_tokens, joining)
-        opening = _opening(batch, selection.decodes)
+        opening = _starts_block(batch, selection.decodes)
     for row in batch.at(opening):
         running_rows.grow(row, 1)
     for chunk in selection.chunks:
@@ -61,7 +61,7 @@ def _chunks_blocks(batch: Batch, selection: Selection) -> int:
     return sum(batch.missing_blocks(chunk.row, chunk.tokens) for chunk in selection.chunks)
 
 
-def _opening(batch: Batch, decodes: NDArray[np.intp]) -> NDArray[np.intp]:
+def _starts_block(batch: Batch, decodes: NDArray[np.intp]) -> NDArray[np.intp]:
     """The decode slots whose next token begins a block."""
     opening: NDArray[np.intp] = decodes[batch.scheduled[decodes] % batch.block_size == 0]
     return opening
@@ -69,7 +69,7 @@ def _opening(batch: Batch, decodes: NDArray[np.intp]) -> NDArray[np.intp]:
 
 def _shortened(batch: Batch, selection: Selection, free: int) -> Selection:
     """The part of a selection that fits the free blocks, by rank; the other rows skip the step."""
-    opening = sorted(batch.at(_opening(batch, selection.decodes)), key=attrgetter("rank"))
+    opening = sorted(batch.at(_starts_block(batch, selection.decodes)), key=attrgetter("rank"))
     denied = np.array([row.slot for row in opening[free:]], np.intp)
     short = Selection(np.setdiff1d(selection.decodes, denied), selection.budget)
     free -= len(opening) - len(denied)

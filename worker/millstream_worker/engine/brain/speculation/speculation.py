@@ -40,7 +40,7 @@ class Speculation:
         self._skips = 0  # of those, still to come
 
     def wants(self) -> bool:
-        """Whether rows that decode have draft tokens that pay, as far as their outputs are known."""
+        """True if decoding rows have draft tokens that pay, as far as their outputs are known."""
         batch = self._batch
         to_prefill = batch.known[batch.prefilling] - batch.scheduled[batch.prefilling]
         return bool(self._chosen(batch.decodes(), int(to_prefill.sum()), self._most))
@@ -58,7 +58,7 @@ class Speculation:
             selection.drafts = Drafts(counts, packed)
 
     def verify(self, launch: Launch, sampled: Sampled) -> tuple[Launch, Sampled]:
-        """What counts of a launch that is being settled; the rest is taken back."""
+        """Returns the accepted samples of a launch, and frees the blocks of rejected drafts."""
         if launch.follows is None:
             return launch, sampled
         launch, sampled = accepted(launch, sampled)
@@ -67,7 +67,7 @@ class Speculation:
         return launch, sampled
 
     def count(self, launch: Launch, verified: Launch, handles: list[int]) -> list[tuple[int, int, int]]:
-        """A Step's `drafts`. `handles`: of each sample of the verified launch that is output."""
+        """Returns a Step's `drafts`. `handles`: those of the verified launch's samples that are output."""
         if launch.follows is None:
             return []
         drafted = Counter(launch.rows[index].handle for index in np.flatnonzero(launch.follows != LAST))
@@ -80,13 +80,13 @@ class Speculation:
         return drafts
 
     def learn(self, launch: Launch, step_s: float, ended: list[tuple[Row, str]]) -> None:
-        """From a settled launch, and from the rows that end with it."""
+        """Learns from a settled launch, and from the rows that end with it."""
         self._costs.settled(launch.tokens, step_s)
         for row, _ in ended:
             self._drafter.learn(row)
 
     def _chosen(self, slots: NDArray[np.intp], prompt_tokens: int, budget: int) -> dict[int, list[int]]:
-        """Draft tokens by slot, at most `budget`."""
+        """Returns draft tokens by slot, at most `budget`."""
         room = min(self._most - len(slots) - prompt_tokens, budget)
         if not len(slots) or room < 1 or self._skips_one():
             return {}
@@ -110,12 +110,14 @@ class Speculation:
         return {slot: guesses[slot][:count] for slot, count in counts.items()}
 
     def _skips_one(self) -> bool:
-        """Whether to leave out a step: many rows without drafts that pay are looked at now and then."""
+        """True if the step is left out: many rows without drafts that pay are looked at now and then."""
         self._skips -= 1
         return self._skips >= 0
 
     def _guessed(self, slots: NDArray[np.intp]) -> tuple[dict[int, list[int]], list[tuple[float, int]]]:
-        """Guessed tokens by slot, and for each of them the probability that it is accepted, with its slot."""
+        """Returns guessed tokens by slot, and for each of them the probability that it is accepted, with its
+        slot.
+        """
         guesses, chances = {}, []
         room = self._batch.last_input[slots] - self._batch.scheduled[slots] - 1
         for row, most in zip(self._batch.at(slots), room.tolist(), strict=True):
@@ -128,7 +130,7 @@ class Speculation:
         return guesses, chances
 
     def _with_blocks(self, slot: int, tokens: list[int]) -> list[int]:
-        """As many of a row's draft tokens as its grammar takes and blank blocks hold, which it now has."""
+        """Cuts a row's drafts to what its grammar allows and blank blocks hold; allocates those blocks."""
         row = self._batch.rows[slot]
         assert row is not None, f"slot {slot} is empty"
         if tokens and row.matcher is not None:

@@ -1,4 +1,4 @@
-"""What a step costs by the tokens that it computes, as settled steps have shown, and how many draft tokens
+"""Learns from settled steps how long a step takes by its number of tokens, and computes how many draft tokens
 pay: those with which the expected tokens per second are highest.
 """
 
@@ -23,8 +23,8 @@ def _rung(tokens: int) -> bool:
 
 
 class StepCosts:
-    """Of steps of up to `most` tokens. Draft tokens fill a step up to a rung, of which an octave has four: so
-    that few sizes are measured, and recorded.
+    """The durations of steps of up to `most` tokens. Draft tokens fill a step up to a rung, of which an
+    octave has four: so that few sizes are measured, and recorded.
     """
 
     def __init__(self, most: int) -> None:
@@ -50,11 +50,11 @@ class StepCosts:
             self._forget_stale()
 
     def pays(self, tokens: int, rows: int) -> bool:
-        """Whether any number of draft tokens would pay if all were accepted."""
+        """True if any number of draft tokens would pay if all were accepted."""
         return self.best(tokens, rows, [1.0] * (self._most - tokens)) > 0
 
     def best(self, tokens: int, rows: int, survivals: Sequence[float]) -> int:
-        """How many draft tokens pay in a step that computes `tokens` and samples `rows` without any.
+        """Returns how many draft tokens pay in a step that computes `tokens` and samples `rows` without any.
         `survivals`: the probabilities that they are accepted, in falling order.
         """
         plain = self._estimate(tokens)
@@ -69,8 +69,8 @@ class StepCosts:
         return best
 
     def _estimate(self, tokens: int) -> float:
-        """Seconds: between two known sizes on a straight line. Beyond the largest as there, up to twice its
-        size, so that it is tried; more is out of the question.
+        """Returns seconds, interpolated between two known sizes. Up to twice the largest size they stay the
+        same, so that more is tried; beyond that they are infinite.
         """
         known = self._seconds.get(tokens)
         if known is not None:

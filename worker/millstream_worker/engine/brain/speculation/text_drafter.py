@@ -1,4 +1,4 @@
-"""What comes next in the rows of the batch, guessed from their requests' predictions, from past outputs and
+"""Guesses the next tokens of the rows in the batch, from their requests' predictions, from past outputs and
 from their own text. Each guess is followed until it is wrong, whether the model verified it as draft tokens
 or sampled it one by one: so its source's acceptance is known without drafting.
 """
@@ -27,15 +27,15 @@ class Guess:
 
 
 class Drafter(Protocol):
-    """Where draft tokens come from."""
+    """A source of draft tokens. It learns from rows that have ended."""
 
     acceptance: Acceptance
 
     def guess(self, row: Row) -> Guess | None:
-        """What may follow the row's output."""
+        """Returns tokens that may follow the row's output; None without a guess."""
 
     def learn(self, row: Row) -> None:
-        """A row has ended: others may repeat its output."""
+        """Learns from a row that has ended: others may repeat its output."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +59,8 @@ class _Followed:
     trail: _Trail | None = None
 
     def read_prediction(self) -> None:
-        """As far as the output may have come in it: the rest would take time and memory, and may be wrong."""
+        """Indexes the prediction as far as the output may have come in it: the rest would take time and
+        memory, and may be wrong."""
         request = self.row.origin.request
         if self.prediction is not None:
             read = len(self.prediction.tokens) - len(request.prompt[-LONGEST_MATCH:])
@@ -67,7 +68,7 @@ class _Followed:
 
 
 class TextGuesses:
-    """`Drafter` that looks where the text has gone on before."""
+    """A `Drafter` that looks up how the same text has gone on before."""
 
     def __init__(self, max_rows: int) -> None:
         self.acceptance = Acceptance()
@@ -96,7 +97,7 @@ class TextGuesses:
         return followed
 
     def _advance(self, trail: _Trail, fresh: list[int]) -> _Trail | None:
-        """The same trail after these tokens of output; None if it was wrong, or is at its end."""
+        """Returns the trail after these tokens of output; None if it was wrong, or is at its end."""
         expected = trail.index.after(trail.place, len(fresh))
         for token, guessed in zip(fresh, expected, strict=False):
             self.acceptance.observe(trail.source, trail.agreeing, token == guessed)

@@ -1,5 +1,6 @@
-"""What counts of a launch with draft tokens: of each row, the samples up to the first that is not the draft
-token after it. These are what it would have sampled one by one: each with its own noise, after the same text.
+"""Finds the samples of a launch with draft tokens that count: of each row, those up to the first that is not
+the draft token after it. These are what it would have sampled one by one: each with its own noise, after the
+same text.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from millstream_worker.engine.brain.batch.planner import LAST, Launch
 
 
 def accepted(launch: Launch, sampled: Sampled) -> tuple[Launch, Sampled]:
-    """Return the launch and its samples without what does not count. `slots` and `kv_lens` then have one
+    """Returns the launch and its samples without those that do not count. `slots` and `kv_lens` then have one
     entry for each row, `rows` and the samples one for each token that counts.
     """
     assert launch.follows is not None, "a launch without draft tokens"
     count = len(launch.follows)
     counts = np.ones(len(sampled.tokens), np.bool_)
-    counts[:count] = _counting(launch.follows, sampled.tokens[:count])
+    counts[:count] = _counted(launch.follows, sampled.tokens[:count])
     ends = np.ones(len(launch.slots), np.bool_)
     ends[:count] = counts[:count]
     ends[: count - 1] &= ~(counts[1:count] & (launch.follows[:-1] != LAST))
@@ -44,8 +45,8 @@ def accepted(launch: Launch, sampled: Sampled) -> tuple[Launch, Sampled]:
     )
 
 
-def _counting(follows: Int32, tokens: Int32) -> NDArray[np.bool_]:
-    """[E] the decode segments whose input is the text that the row has."""
+def _counted(follows: Int32, tokens: Int32) -> NDArray[np.bool_]:
+    """Returns a mask [E] of the decode segments whose input is the text that the row has."""
     counting = np.ones(len(follows), np.bool_)
     for index in np.flatnonzero(follows != LAST).tolist():
         counting[index + 1] = counting[index] and tokens[index] == follows[index]

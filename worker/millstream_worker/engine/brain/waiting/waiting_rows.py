@@ -1,4 +1,4 @@
-"""Waiting rows, and the order of their admission.
+"""Holds waiting rows, and yields them in the order of their admission.
 
 Lane first (rows that were in the batch before precede the others of their lane), then the tenant that was
 served the fewest tokens (virtual token counters: Sheng et al., Fairness in Serving Large Language Models,
@@ -84,11 +84,11 @@ class WaitingRows:
 
     @property
     def interactive(self) -> bool:
-        """Whether a waiting row is of the interactive lane, or counts as one by its age."""
+        """True if a waiting row is of the interactive lane, or counts as one by its age."""
         return 0 in self._waits
 
     def outrank(self, priorities: NDArray[np.int64]) -> bool:
-        """Whether a waiting row is of a higher lane than some row of these lanes."""
+        """True if a waiting row is of a higher lane than some row of these lanes."""
         return bool(self._lanes) and bool((priorities > min(self._lanes)[0]).any())
 
     def charge(self, row: Row, tokens: int) -> None:
@@ -97,8 +97,8 @@ class WaitingRows:
         self._served[tenant] = self._served.get(tenant, self._floor) + tokens
 
     def order(self, now: float) -> Iterator[Row]:
-        """Rows in the order of admission. The consumer admits each before it asks for the next, or stops: a
-        row that does not fit holds up those behind it, or a large one would wait for ever.
+        """Yields rows in the order of admission. The consumer admits each before it asks for the next, or
+        stops: a row that does not fit holds up those behind it, or a large one would wait for ever.
         """
         while self._entries:
             for row in self._prefixes.grown():
@@ -106,7 +106,7 @@ class WaitingRows:
             yield self._aged(now) or self._next()
 
     def _aged(self, now: float) -> Row | None:
-        """The row whose turn it is because of its wait."""
+        """Returns the row whose turn it is because of its wait; None if it is no one's."""
         highest = min(self._waits)
         passed_over = self._admitted % self._own_turn == self._own_turn - 2
         turns = [
@@ -158,7 +158,7 @@ class WaitingRows:
         return (deadline, -cached, group, wave, -to_come, row.arrival, row)
 
     def check(self) -> None:
-        """AssertionError if the orders and the known prefixes disagree."""
+        """Raises AssertionError if the orders and the known prefixes disagree."""
         entries = [entry for lane in self._lanes.values() for rows in lane.values() for entry in rows]
         assert {entry[-1].arrival: entry for entry in entries} == self._entries, "entries are wrong"
         assert len(entries) == len(self._entries), "a row waits twice"

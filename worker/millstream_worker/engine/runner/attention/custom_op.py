@@ -1,4 +1,4 @@
-"""A layer's attention as one operation of torch, which a compiler calls and does not look into.
+"""Offers a layer's attention as one operation of torch, which a compiler calls and does not look into.
 
 Compiled code is the same for all layers of a kind, so it cannot hold a layer's attention: it is given a
 tensor with the layer's number among the registered ones.
@@ -24,7 +24,8 @@ _registered: WeakValueDictionary[int, Attention] = WeakValueDictionary()
 
 
 def register(attention: Attention) -> Tensor:
-    """What `attend` finds `attention` by, for as long as somebody else holds it: an int64 on the CPU."""
+    """Returns the int64 tensor on the CPU by which `attend` finds `attention`, while somebody else holds
+    that."""
     number = next(_numbers)
     _registered[number] = attention
     with torch.inference_mode(False):  # code that was compiled for a usual tensor takes no other
@@ -32,8 +33,8 @@ def register(attention: Attention) -> Tensor:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, layer: Tensor) -> Tensor:
-    """The attention that `register` gave `layer` for, as an operation that is not traced. That it writes keys
-    and values is not declared: nothing else in a compiled layer sees the storage."""
+    """Computes the attention that `register` gave `layer` for, as an operation that is not traced. That it
+    writes keys and values is not declared: nothing else in a compiled layer sees the storage."""
     answer: Tensor = torch.ops.millstream.attend.default(query, key, value, sinks, layer)
     return answer
 

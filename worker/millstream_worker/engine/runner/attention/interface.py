@@ -1,4 +1,4 @@
-"""What every attention backend offers: one call per step, then one call per layer.
+"""Defines what every attention backend offers: one call per step, then one call per layer.
 
 A backend owns how a step's attention is computed, and writes the step's keys and values into the
 `KVStorage` whose layout it is built for. It knows layers by number and no model code.
@@ -40,7 +40,7 @@ class AttentionBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StaticSize:
-    """The most of each that a recorded step holds."""
+    """The size of a recorded step. Each field is the most that the step holds."""
 
     rows: int  # segments
     tokens: int  # new ones
@@ -59,7 +59,7 @@ class StaticSize:
 
 
 class StaticStep(Protocol):
-    """What the layers share in a step of a fixed size, at addresses that stay."""
+    """The inputs that the layers share in a step of a fixed size. Their addresses stay the same."""
 
     def fill(self, plan: Plan) -> None:
         """Take in a step that the size holds. Of the tokens beyond its own nothing is stored, and their

@@ -1,5 +1,6 @@
-"""Attention in plain PyTorch: keys and values are gathered by block table, then multiplied. It runs on every
-device and computes every kind of layer: the reference of the other backends, and used where they cannot run.
+"""Computes attention in plain PyTorch: keys and values are gathered by block table, then multiplied. It runs
+on every device and computes every kind of layer: the reference of the other backends, and used where they
+cannot run.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class _Cache:
     dtype: torch.dtype  # of the numbers
 
     def clear(self, blocks: Tensor) -> None:
-        """Make zeros of `blocks`."""
+        """Sets `blocks` to zeros."""
         (self.codes if self.scales is None else self.scales)[blocks] = 0
 
     def put(self, new: Tensor, blocks: Tensor, offsets: Tensor) -> None:
@@ -53,7 +54,7 @@ class _Cache:
         self.codes[blocks, :, offsets] = new
 
     def gathered(self, part: Slice) -> Tensor:
-        """A slice's keys or values, [R, kv_heads, K, dim]."""
+        """Returns a slice's keys or values, [R, kv_heads, K, dim]."""
         codes = _gathered(self.codes, part)
         return codes if self.scales is None else dequantize(codes, _gathered(self.scales, part), self.dtype)
 
@@ -95,7 +96,8 @@ class TorchAttention:
         return out
 
     def _slice(self, plan: Plan, shape: LayerSpec, rows: Int64, first: int, count: int) -> Slice:
-        """Of `count` new tokens of each of the segments `rows`, from the token `first` on."""
+        """Returns the slice of `count` new tokens of each of the segments `rows`, from the token `first`
+        on."""
         size, tokens = self._storage.block_size, np.arange(count)
         start = (plan.kv_lens - plan.query_lens)[rows].astype(np.int64) + first  # of the first query
         seen = np.zeros_like(start) if shape.window is None else np.maximum(start - shape.window + 1, 0)
@@ -110,8 +112,8 @@ class TorchAttention:
 
 
 def sliced(plan: Plan, shape: LayerSpec, itemsize: int) -> Iterator[tuple[Int64, int, int]]:
-    """A step in slices: segments, first new token and number of new tokens of each. Decoding rows of similar
-    length are together; any other segment is alone, and cut. Numbers are of `itemsize` bytes."""
+    """Yields the slices of a step: segments, first new token and number of new tokens of each. Decoding rows
+    of similar length are together; any other segment is alone, and cut. Numbers are of `itemsize` bytes."""
     lens = plan.kv_lens if shape.window is None else np.minimum(plan.kv_lens, shape.window)
     rows = np.argsort(-lens[: plan.decodes], kind="stable")
     while len(rows):
@@ -131,8 +133,8 @@ def sliced(plan: Plan, shape: LayerSpec, itemsize: int) -> Iterator[tuple[Int64,
 def _answers(
     spec: LayerSpec, part: Slice, query: Tensor, keys: _Cache, values: _Cache, sinks: Tensor | None
 ) -> Tensor:
-    """[R, q, heads, value_dim]. The query heads of a KV head are rows of one matrix; products are of the
-    storage's dtype, the softmax in float32."""
+    """Returns [R, q, heads, value_dim]. The query heads of a KV head are rows of one matrix; products are of
+    the storage's dtype, the softmax in float32."""
     rows, count = part.tokens.shape
     asked = (query[part.tokens] * spec.scale).to(keys.dtype)
     asked = asked.view(rows, count, spec.kv_heads, -1, spec.key_dim).permute(0, 2, 3, 1, 4).flatten(2, 3)

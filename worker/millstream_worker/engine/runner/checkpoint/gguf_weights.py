@@ -1,4 +1,5 @@
-"""The weights of a GGUF file by their names in transformers' model, quantised ones in their own bits."""
+"""Reads the weights of a GGUF file by their names in transformers' model, quantised ones in their own
+bits."""
 
 from __future__ import annotations
 
@@ -46,15 +47,16 @@ class GGUFWeights:
 
     @property
     def quantized(self) -> bool:
-        """Whether they are, and of an architecture that can be computed in their own bits."""
+        """True if the weights are quantised, and of an architecture that can be computed in their own
+        bits."""
         experts = any(len(tensor.shape) > 2 for tensor in self._reader.tensors)
         kinds = {tensor.tensor_type for tensor in self._reader.tensors}
         return self._architecture in _ARCHITECTURES and not experts and not kinds <= _FLOATING.keys()
 
     @property
     def dtype(self) -> torch.dtype:
-        """The floating type that most of the weights have; bfloat16 where they are quantised, which is far
-        coarser than bfloat16's rounding."""
+        """Returns the floating type that most of the weights have; bfloat16 where they are quantised, which
+        is far coarser than bfloat16's rounding."""
         elements: Counter[GGMLQuantizationType] = Counter()
         for tensor in self._reader.tensors:
             elements[tensor.tensor_type] += int(tensor.n_elements)
@@ -75,14 +77,14 @@ class GGUFWeights:
             if tensor.tensor_type in KINDS:
                 codes[name] = unpack(data, tensor.tensor_type)
             else:
-                others[name] = _floating(data, tensor)
+                others[name] = _as_float(data, tensor)
         if config.tie_word_embeddings:
             names.pop("output.weight", None)
         check_whole(names.values())
         return PackedWeights(codes, others, named(+types))
 
     def _names(self, config: PretrainedConfig) -> dict[str, str]:
-        """The model's by the file's."""
+        """Returns the model's names of weights by the file's."""
         with torch.device("meta"):
             parameters = list(AutoModelForCausalLM.from_config(config).state_dict())
         layers = config.num_hidden_layers
@@ -91,8 +93,8 @@ class GGUFWeights:
         return {own: name for own, name in names.items() if own is not None}
 
     def _in_order(self, tensor: ReaderTensor, config: PretrainedConfig) -> np.ndarray[Any, Any]:
-        """[outputs, ...], with the halves of heads that are rotated together one after the other: llama.cpp
-        has Llama's side by side."""
+        """Returns [outputs, ...], with the halves of heads that are rotated together one after the other:
+        llama.cpp has Llama's side by side."""
         data: np.ndarray[Any, Any] = tensor.data
         if self._architecture != "llama" or not any(part in tensor.name for part in _ROTATED):
             return data
@@ -102,7 +104,7 @@ class GGUFWeights:
 
 
 def check_whole(missing: Iterable[str]) -> None:
-    """Raise GGUFError if weights are missing: transformers would go on with random numbers."""
+    """Raises GGUFError if weights are missing: transformers would go on with random numbers."""
     names = sorted(missing)
     if names:
         raise GGUFError(
@@ -111,7 +113,7 @@ def check_whole(missing: Iterable[str]) -> None:
         )
 
 
-def _floating(data: np.ndarray[Any, Any], tensor: ReaderTensor) -> Tensor:
+def _as_float(data: np.ndarray[Any, Any], tensor: ReaderTensor) -> Tensor:
     dtype = _FLOATING.get(tensor.tensor_type)
     if dtype is None:
         raise GGUFError(

@@ -1,4 +1,4 @@
-"""Whether code that lies in a folder may be run: it has to be there by this user, or by root."""
+"""Tells if code in a folder may be run: it has to be there by this user, or by root."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from pathlib import Path
 
 
 def written_by_others(path: Path) -> bool:
-    """Somebody else can have put there what is there. Raises OSError where it cannot be seen."""
+    """True if somebody else can have put there what is there. Raises OSError where it cannot be seen."""
     facts = path.stat()
     return facts.st_uid not in (os.geteuid(), 0) or bool(facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH))

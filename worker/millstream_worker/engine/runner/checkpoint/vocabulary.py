@@ -1,4 +1,4 @@
-"""A model's vocabulary as grammars need it."""
+"""Reads a model's vocabulary as grammars need it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream_worker.engine.grammars.grammar_compiler import InvalidGrammar
 
 
 def read_vocabulary(folder: str | Path, vocab_size: int, eos_ids: tuple[int, ...]) -> LLTokenizer:
-    """The tokenizer in a local folder, of a model with logits for `vocab_size` tokens. Raises
+    """Returns the tokenizer in a local folder, of a model with logits for `vocab_size` tokens. Raises
     InvalidGrammar.
     """
     if not eos_ids:
@@ -30,7 +30,7 @@ def read_vocabulary(folder: str | Path, vocab_size: int, eos_ids: tuple[int, ...
 
 
 def _split_inside_a_text(form: dict[str, Any]) -> None:
-    """What a grammar forces goes on from other text: no space belongs in front of it."""
+    """Turns off the space in front of a text: what a grammar forces goes on from other text."""
     form["padding"] = form["truncation"] = None
     for step in _steps(form["pre_tokenizer"]):
         if "add_prefix_space" in step:
@@ -40,7 +40,7 @@ def _split_inside_a_text(form: dict[str, Any]) -> None:
 
 
 def _steps(step: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """A pre-tokenizer and those inside it."""
+    """Yields a pre-tokenizer and those inside it."""
     if step is not None:
         yield step
         for inner in step.get("pretokenizers", ()):

@@ -1,4 +1,4 @@
-"""Which models' compiled code lies in the cache folder, and whose compilation did not end well.
+"""Records which models' compiled code lies in the cache folder, and whose compilation did not end well.
 
 <cache>/compiled/<digest>/          one for each model as it runs here; torch keeps its code in it
     ready                           it is all there
@@ -50,12 +50,12 @@ class CompileCache:
 
     @property
     def ready(self) -> bool:
-        """Whether the code is there: compiling then takes some seconds."""
+        """True if the code is there: compiling then takes some seconds."""
         return os.path.exists(self._ready)  # a folder of somebody else's is no reason not to start
 
     @property
     def abandoned(self) -> bool:
-        """Whether compiling has twice ended by an error or with the process, and none is under way."""
+        """True if compiling has twice ended by an error or with the process, and none is under way."""
         try:
             with self._begun.open("r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel lets go of a dead process' lock

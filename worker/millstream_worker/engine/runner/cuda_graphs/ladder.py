@@ -20,7 +20,7 @@ def token_rungs(most: int) -> list[int]:
     return _closed(_by_eighths(_LEAST_TOKENS, most), most)
 
 
-def fitting(rungs: Sequence[int], size: int) -> int | None:
+def rung_for(rungs: Sequence[int], size: int) -> int | None:
     """The smallest rung that holds `size`; None: there is none."""
     place = bisect_left(rungs, size)
     return rungs[place] if place < len(rungs) else None

@@ -1,4 +1,4 @@
-"""What can record device work and replay it."""
+"""Defines the interface that records device work and replays it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Recorder(Protocol):
     """
 
     def apart(self) -> AbstractContextManager[None]:
-        """Around all recording and what warms up for it: apart from the device's other work."""
+        """Surrounds all recording and what warms up for it: apart from the device's other work."""
         ...
 
     def strict(self) -> AbstractContextManager[None]:
@@ -38,7 +38,7 @@ class Recorder(Protocol):
         ...
 
     def free_bytes(self) -> int:
-        """Of the device's memory, for other work than recordings."""
+        """Returns the bytes of the device's memory for other work than recordings."""
         ...
 
     def start_over(self) -> None:

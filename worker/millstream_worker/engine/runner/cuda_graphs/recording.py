@@ -1,4 +1,4 @@
-"""Recording at start: what can be is recorded, what cannot runs eagerly, and the reason is told."""
+"""Records CUDA graphs at start. Steps that cannot be recorded run eagerly; the reason is logged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DECODES_ONLY = "CUDA graphs of decode steps only"
 
 
 def wanted(name: str, device: torch.device) -> bool:
-    """Whether to record, for what was asked; ValueError where the device cannot."""
+    """True if steps are to be recorded, for the setting `name`; ValueError where the device cannot."""
     if name not in NAMES:
         raise ValueError(f"cuda_graphs is {name!r}; it must be one of {', '.join(NAMES)}")
     if name == "on" and device.type != "cuda":

@@ -24,7 +24,7 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32}  # by bytes of a number
 
 @torch.inference_mode()
 def compute(eager: Eager, steps: Iterable[Plan]) -> None:
-    """Put what the steps store into the storage."""
+    """Computes the steps, which puts their keys and values into the storage."""
     for number, plan in enumerate(steps):
         eager.run(_with_tokens(plan, number, eager))
 
@@ -59,7 +59,7 @@ def check_replay(
 
 
 class _Places:
-    """Of a step's new keys and values, in all layers."""
+    """The places of a step's new keys and values, in all layers. `clear` sets them to zeros."""
 
     def __init__(self, storage: KVStorage, plan: Plan) -> None:
         slots = [to_device(mapping, storage.device) for mapping in plan.slot_mapping]
@@ -77,11 +77,11 @@ class _Places:
             part[blocks, :, offsets] = 0
 
     def values(self) -> list[Tensor]:
-        """What lies there, [T, kv_heads, dim] each."""
+        """Returns what is stored there, [T, kv_heads, dim] each."""
         return [part[blocks, :, offsets] for part, blocks, offsets in self._parts]
 
     def others(self) -> list[int]:
-        """Checksums of the step's blocks; of what lies beside these places, while they are clear."""
+        """Returns checksums of the step's blocks: of what lies beside these places, while they are clear."""
         used = (part[: self._used] for part, _, _ in self._parts)
         sums = [part.view(_BITS[part.element_size()]).sum(dtype=torch.int64) for part in used]
         found: list[int] = torch.stack(sums).tolist()
@@ -89,8 +89,8 @@ class _Places:
 
 
 def _off(got: list[Tensor], want: list[Tensor]) -> float:
-    """The largest difference, as a share of the largest magnitude of its tensor, where a finite number is
-    expected. NaN where none came."""
+    """Returns the largest difference, as a share of the largest magnitude of its tensor, where a finite
+    number is expected. NaN where none came."""
     found = []
     for one, other in zip(got, want, strict=True):
         finite, one, other = other.isfinite(), one.float(), other.float()
@@ -100,7 +100,8 @@ def _off(got: list[Tensor], want: list[Tensor]) -> float:
 
 
 def _with_tokens(plan: Plan, number: int, eager: Eager) -> Plan:
-    """With tokens, others for each number. Those of the device are put there; in the plan are others then."""
+    """Returns the plan with tokens that differ for each number. Those of the device are put there; the plan
+    then holds others."""
     vocab_size = eager.loaded.vocab_size
     tokens = ((np.arange(plan.token_count) + 1) * (7919 + number) % vocab_size).astype(np.int32)
     there = np.flatnonzero(plan.from_device)  # decoding rows: a token each

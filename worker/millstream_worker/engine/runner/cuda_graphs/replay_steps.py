@@ -1,4 +1,4 @@
-"""The steps that recorded ones are checked with: decoding rows and chunks of prompts, alone and after a
+"""Makes the steps that recorded ones are checked with: decoding rows and chunks of prompts, alone and after a
 prefix that is long enough for its keys to be read in parts, each twice with other tokens."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from millstream_worker.engine.brain.batch.plan import Int32, Plan, packed_plan
 from millstream_worker.engine.runner.kv.storage import KVStorage
-from millstream_worker.engine.runner.self_check.attention_steps import CONTEXTS, sharing
+from millstream_worker.engine.runner.self_check.attention_steps import CONTEXTS, with_shared_prefix
 
 _PREFIX = max(CONTEXTS)  # tokens: keys for several programs, also of a tile
 _CHUNK = 21  # tokens
@@ -30,7 +30,8 @@ class ReplaySteps:
 
     @classmethod
     def within(cls, storage: KVStorage, context_length: int, rows: int) -> ReplaySteps | None:
-        """Of so many rows or fewer, with as long a prefix as there is room for; None: there is no room."""
+        """Returns steps of `rows` rows or fewer, with as long a prefix as there is room for; None: there is
+        no room."""
         size, own = storage.block_size, -(-_OWN // storage.block_size)
         prefix = min(max(_PREFIX // size, 1), (context_length - 2) // size, storage.blocks // 2)
         rows = min(rows, (storage.blocks - prefix) // own)
@@ -38,11 +39,11 @@ class ReplaySteps:
 
     @property
     def cached(self) -> int:
-        """Tokens of the prefix."""
+        """Returns the number of tokens of the prefix."""
         return self.prefix * self.block_size
 
     def fill(self, tokens: int) -> Iterator[Plan]:
-        """Steps of up to so many tokens that compute the prefix."""
+        """Yields steps of up to so many tokens that compute the prefix."""
         for start in range(0, self.cached, tokens):
             end = min(start + tokens, self.cached)
             yield self._plan([end - start], [end], np.arange(self.prefix)[None])
@@ -54,10 +55,10 @@ class ReplaySteps:
             for context in (1, 2):
                 lens = [self.cached + context] * rows
                 plan = self._plan([1] * rows, lens, self._after_prefix(rows), again=context > 1)
-                yield sharing(plan, self.cached) if rows > 1 else plan
+                yield with_shared_prefix(plan, self.cached) if rows > 1 else plan
 
     def mixed(self) -> Iterator[Plan]:
-        """Chunks of prompts, fresh and later ones, with and without a decoding row."""
+        """Yields chunks of prompts, fresh and later ones, with and without a decoding row."""
         chunk = min(_CHUNK, self.own * self.block_size)
         for size in (chunk, chunk - 1):
             yield self._plan([size], [size], self._alone(1))
@@ -68,11 +69,11 @@ class ReplaySteps:
             yield self._plan([1, 2], lens, self._after_prefix(2), again=again)
 
     def _alone(self, rows: int) -> Int32:
-        """Block tables [rows, own]."""
+        """Returns block tables [rows, own]."""
         return (self.prefix + np.arange(rows * self.own, dtype=np.int32)).reshape(rows, self.own)
 
     def _after_prefix(self, rows: int) -> Int32:
-        """Block tables [rows, prefix + own]."""
+        """Returns block tables [rows, prefix + own]."""
         return np.hstack([np.tile(np.arange(self.prefix, dtype=np.int32), (rows, 1)), self._alone(rows)])
 
     def _plan(

@@ -1,5 +1,6 @@
-"""Steps that are replayed, attention included: one recording for each number of decoding rows, and one for
-each number of tokens of a step with prompts. The attention backend keeps what it needs of a step in place.
+"""Records steps and replays them, attention included: one recording for each number of decoding rows, and one
+for each number of tokens of a step with prompts. The attention backend keeps what it needs of a step in
+place.
 
 A step is padded to the next rung of its ladder. What pads it are tokens 0 at position 0, of no row: nothing
 is stored for them, and nothing is computed from them for others.
@@ -18,7 +19,7 @@ from torch import Tensor
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.interface import StaticAttention, StaticSize, StaticStep
 from millstream_worker.engine.runner.cuda_graphs.body import Body
-from millstream_worker.engine.runner.cuda_graphs.ladder import fitting, row_rungs, token_rungs
+from millstream_worker.engine.runner.cuda_graphs.ladder import row_rungs, rung_for, token_rungs
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Recorder, Replay
 from millstream_worker.engine.runner.device.transfer import Arena, Field
 from millstream_worker.engine.runner.forward import Eager, sampled_in, token_ids
@@ -32,7 +33,7 @@ PROMPT_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class GraphLimits:
-    """Of the steps that may come."""
+    """The largest step that may come. It bounds what is recorded."""
 
     rows: int  # in one step
     tokens: int  # computed in one step
@@ -71,20 +72,21 @@ class CudaGraphs:
 
     @property
     def sizes(self) -> tuple[list[int], list[int]]:
-        """Rows of the decode steps and tokens of the others that are recorded, or will be."""
+        """Returns the rows of the decode steps and tokens of the others that are recorded, or will be."""
         return self._row_rungs, self._token_rungs
 
     def forget_decodes(self) -> None:
-        """From now on they are computed from Python, or padded to another recorded step."""
+        """Drops the recordings of decode steps: they are computed from Python, or padded to other recorded
+        steps."""
         self._decodes, self._row_rungs = {}, []
 
     def forget_mixed(self) -> None:
-        """The same of steps with prompts."""
+        """Does the same for steps with prompts."""
         self._mixed, self._token_rungs = {}, []
 
     @torch.inference_mode()
     def record(self, mark: Callable[[], None], fall_back: Callable[[str], None]) -> None:
-        """Record all sizes, the largest first: the smaller ones compute in its memory. Where steps with
+        """Records all sizes, the largest first: the smaller ones compute in its memory. Where steps with
         prompts cannot be recorded, `fall_back` gets the reason. Raises what goes wrong with the others."""
         without = ""
         with self._recorder.apart():
@@ -106,7 +108,7 @@ class CudaGraphs:
         return self.eager.run(plan) if logits is None else logits
 
     def replay(self, plan: Plan) -> Tensor | None:
-        """Logits [L, vocabulary] of a step by replaying it; None: none of its size is recorded."""
+        """Returns logits [L, vocabulary] of a step by replaying it; None: none of its size is recorded."""
         recorded = self.recorded_for(plan)
         if recorded is None:
             return None
@@ -116,9 +118,10 @@ class CudaGraphs:
         return self._logits(plan, recorded.inputs)
 
     def recorded_for(self, plan: Plan) -> _Recorded | None:
-        """The smallest recorded step that holds this one; decode steps may find one of those with prompts."""
-        rows = fitting(self._row_rungs, len(plan.query_lens)) or 0
-        tokens = fitting(self._token_rungs, plan.token_count) or 0
+        """Returns the smallest recorded step that holds this one; decode steps may find one of those with
+        prompts."""
+        rows = rung_for(self._row_rungs, len(plan.query_lens)) or 0
+        tokens = rung_for(self._token_rungs, plan.token_count) or 0
         found = (self._decodes.get((rows, len(plan.prefix_group_lens) > 0)), self._mixed.get(tokens))
         return next((one for one in found if one and one.size.holds(plan)), None)
 

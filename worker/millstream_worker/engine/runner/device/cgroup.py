@@ -1,4 +1,4 @@
-"""What the control groups of this process leave it of memory and processor: the limits of a container.
+"""Reads how much memory and processor the control groups of this process leave it: the limits of a container.
 
 Reads version 2 and version 1 files; a limit of any group above counts too. None means: no limit is set.
 """
@@ -18,8 +18,9 @@ class ControlGroups:
     membership: Path = Path("/proc/self/cgroup")
 
     def memory_left(self) -> int | None:
-        """Bytes up to the nearest limit. Cached file pages that can be dropped at once count as free. From
-        memory.high on the kernel holds the process up to make it take less: that is a limit as well."""
+        """Returns the bytes up to the nearest limit. Cached file pages that can be dropped at once count as
+        free. From memory.high on the kernel holds the process up to make it take less: that is a limit as
+        well."""
         left: list[int] = []
         for folder in self._folders(""):
             limits = _numbers(folder / "memory.max") + _numbers(folder / "memory.high")
@@ -34,7 +35,7 @@ class ControlGroups:
         return max(0, min(left)) if left else None
 
     def cpu_quota(self) -> float | None:
-        """Processors' worth of time."""
+        """Returns the limit in processors."""
         quotas: list[float] = []
         for folder in self._folders(""):
             share = _numbers(folder / "cpu.max")  # "quota period", or "max period"
@@ -48,13 +49,14 @@ class ControlGroups:
         return min(quotas) if quotas else None
 
     def throttled_s(self) -> float:
-        """How long a quota has held up this process' groups, on all processors together."""
+        """Returns how long a quota has held up this process' groups, on all processors together."""
         held_up = [_stat(folder, "throttled_usec", "cpu.stat") / 1e6 for folder in self._folders("")]
         held_up += [_stat(folder, "throttled_time", "cpu.stat") / 1e9 for folder in self._folders("cpu")]
         return max(held_up, default=0.0)
 
     def _folders(self, controller: str) -> Iterator[Path]:
-        """The group of this process and all above it, of a version 1 controller or ("") of version 2."""
+        """Yields the group of this process and all above it, of a version 1 controller or ("") of version
+        2."""
         try:
             lines = self.membership.read_text().splitlines()
         except OSError:  # not Linux
@@ -69,7 +71,7 @@ class ControlGroups:
 
 
 def _numbers(file: Path) -> list[int]:
-    """The numbers in a file of one line; none where there is no such file, or it says "max"."""
+    """Returns the numbers in a file of one line; none where there is no such file, or it says "max"."""
     try:
         words = file.read_text().split()
     except OSError:

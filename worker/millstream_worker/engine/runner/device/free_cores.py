@@ -67,7 +67,7 @@ class FreeCores:
 
 
 class Waits:
-    """How long the process' threads were ready to run and did not, but for what a quota held them up."""
+    """The waits of threads that were ready to run and did not. They leave out what a quota held up."""
 
     def __init__(self, threads: Path = Path("/proc/self/task"), groups: ControlGroups | None = None) -> None:
         self._threads = threads
@@ -75,7 +75,7 @@ class Waits:
         self._limited = self._groups.cpu_quota() is not None
 
     def seconds(self) -> float:
-        """Of the threads that there are now: those of a team stay."""
+        """Returns the seconds of the threads that there are now: those of a team stay."""
         nanoseconds = 0
         with contextlib.suppress(OSError):
             for thread in os.listdir(self._threads):
@@ -83,7 +83,8 @@ class Waits:
         return nanoseconds / 1e9 - (self._groups.throttled_s() if self._limited else 0.0)
 
     def _of(self, thread: str) -> int:
-        """Its second number; zero for a thread that has ended, and on systems that do not count."""
+        """Returns the nanoseconds that a thread waited; 0 for one that has ended, and on systems that do not
+        count."""
         try:
             with open(f"{self._threads}/{thread}/schedstat", "rb", buffering=0) as file:
                 return int(file.read(96).split()[1])

@@ -1,4 +1,4 @@
-"""A GPU as the engine finds it: what it can compute, and what the operator should know about it."""
+"""Describes a GPU: what it can compute, and what the operator should know about it."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Gpu:
 
     @property
     def runs_our_kernels(self) -> bool:
-        """Whether it has bfloat16, and shared memory for the kernels' tiles."""
+        """True if it has bfloat16, and shared memory for the kernels' tiles."""
         return bool(self.rocm) or self.capability >= _AMPERE
 
     @property
     def tested(self) -> bool:
-        """Whether the engine has run on one like it, and everything was right."""
+        """True if the engine has run on one like it, and everything was right."""
         return not self.rocm and self.capability in _TESTED
 
     @property
     def line(self) -> str:
-        """The log line about it."""
+        """Returns the log line about it."""
         kind = f"ROCm {self.rocm}" if self.rocm else "compute capability {}.{}".format(*self.capability)
         return f"{self.name}, {kind}, {self.free / GIB:.1f} of {self.total / GIB:.1f} GiB free"
 
@@ -65,7 +65,7 @@ class Gpu:
 
 
 def settle(device: torch.device) -> None:
-    """Wait for a GPU. Raises its fault, if there is one: after that only another process can use it."""
+    """Waits for a GPU. Raises its fault, if there is one: after that only another process can use it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

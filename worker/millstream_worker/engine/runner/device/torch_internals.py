@@ -12,7 +12,7 @@ import torch
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether torch has a kernel for it on this CPU; else it multiplies number by number."""
+    """True if torch has a bfloat16 kernel for this CPU; else it multiplies number by number."""
     try:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     except (AttributeError, RuntimeError):  # a torch without oneDNN
@@ -59,8 +59,8 @@ def compiler_options(*, combo_kernels: bool) -> dict[str, Any]:
 
 
 def _shared_results() -> Any:
-    """The pass that has equal operations of a graph computed once: the parts of fused linear layers each ask
-    for the product of all of them."""
+    """Returns the pass that has equal operations of a graph computed once: the parts of fused linear layers
+    each ask for the product of all of them."""
     from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
     from torch.fx import Graph, Node
 

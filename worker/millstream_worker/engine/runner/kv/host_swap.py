@@ -1,4 +1,5 @@
-"""Pages of KV blocks in host memory, and the copies that a plan asks for. The host waits for none of them.
+"""Keeps pages of KV blocks in host memory, and makes the copies that a plan asks for. The host waits for none
+of them.
 
 On a CUDA device pages are pinned and cross the bus on a stream of their own. Out: the blocks are gathered on
 the device before the step writes into them, and cross while it computes. In: the step waits for the pages.
@@ -27,9 +28,9 @@ _AUTO_SHARE, _AUTO_MOST = 0.25, 8 * GIB  # of the free memory, on CUDA; the memo
 
 
 def host_pages(host_swap: str, bytes_per_block: int, device: torch.device, free: int) -> int:
-    """Places that the setting `host_swap` allows: "auto", a size (8GiB), or 0 for none. "auto" is none on the
-    CPU, where host memory is no further away: give it to the pool. `free`: bytes of host memory. Raises
-    ValueError.
+    """Returns the places that the setting `host_swap` allows: "auto", a size (8GiB), or 0 for none. "auto" is
+    none on the CPU, where host memory is no further away: give it to the pool. `free`: bytes of host memory.
+    Raises ValueError.
     """
     if host_swap.strip().lower() == "auto":
         wanted = 0 if device.type == "cpu" else min(int(free * _AUTO_SHARE), _AUTO_MOST)
@@ -47,18 +48,18 @@ def host_pages(host_swap: str, bytes_per_block: int, device: torch.device, free:
 
 
 def copied_blocks(config: EngineConfig) -> int:
-    """Blocks that are copied in one step at most, each way: as many as a step takes for its new tokens."""
+    """Returns the most blocks copied in one step, each way: as many as a step takes for its new tokens."""
     return config.max_step_tokens // config.block_size + config.max_rows
 
 
 def copy_bytes(config: EngineConfig, bytes_per_block: int, device: torch.device) -> int:
-    """What those copies hold on the device while they cross."""
+    """Returns the bytes that those copies hold on the device while they cross."""
     pages = host_pages(config.host_swap, bytes_per_block, device, free_bytes(_HOST))
     return 2 * min(copied_blocks(config), pages) * bytes_per_block
 
 
 def open_swap(config: EngineConfig, storage: KVStorage, report: Callable[[str], None]) -> HostSwap | None:
-    """The host memory that the configuration allows, if any. Raises ValueError."""
+    """Returns the host memory that the configuration allows, if any. Raises ValueError."""
     pages = host_pages(config.host_swap, storage.bytes_per_block, storage.device, free_bytes(_HOST))
     if not pages:
         return None
@@ -95,7 +96,7 @@ class HostSwap:
             self._in(plan.swap_in)
 
     def block_seconds(self) -> float:
-        """What it takes to bring one block back, measured; call it while the blocks hold nothing."""
+        """Measures how long it takes to bring one block back; call it while the blocks hold nothing."""
         count = min(_MEASURED, len(self._pages), self._storage.blocks)
         pairs = np.repeat(np.arange(count, dtype=np.int32)[:, None], 2, axis=1)
         seconds = []
@@ -126,7 +127,7 @@ class HostSwap:
         self._storage.copy_in(self._index(pairs[:, 1]), arrived)
 
     def _cross(self, places: list[int]) -> torch.Tensor:
-        """Pages on the device [N, bytes], for the current stream."""
+        """Returns pages on the device [N, bytes], for the current stream."""
         assert self._bus is not None
         current = torch.cuda.current_stream(self._storage.device)
         arrived = torch.empty(
@@ -140,7 +141,9 @@ class HostSwap:
         return arrived
 
     def _index(self, numbers: Int32) -> torch.Tensor:
-        """On the CPU for places, on the device for blocks: there the host must not wait for the copy."""
+        """Returns numbers on the CPU for places, on the device for blocks: there the host must not wait for
+        the copy.
+        """
         index = torch.from_numpy(numbers.astype(np.int64))
         if self._bus is None:
             return index

@@ -1,4 +1,4 @@
-"""How keys and values lie in the storage: as they are computed, or as codes of 8 bits.
+"""Defines how keys and values lie in the storage: as they are computed, or as codes of 8 bits.
 
 INT8 has a scale for each token and head. Keys are asymmetric: number = code · scale + middle, where `middle`
 lies between the least and the largest number; for values, which lie around 0, number = code · scale. A
@@ -26,20 +26,20 @@ class KVFormat(Enum):
     INT8 = "int8"
 
     def code_dtype(self, computed: torch.dtype) -> torch.dtype:
-        """What a key's or a value's numbers are stored as, where they are computed in `computed`."""
+        """Returns the dtype that keys or values are stored as, where they are computed in `computed`."""
         return computed if self is KVFormat.AS_COMPUTED else torch.int8
 
     def token_bytes(self, key_dim: int, value_dim: int, computed: torch.dtype) -> int:
-        """Of one token's key and value in one head, their scales included."""
+        """Returns the bytes of one token's key and value in one head, their scales included."""
         if self is KVFormat.AS_COMPUTED:
             return (key_dim + value_dim) * computed.itemsize
         return key_dim + value_dim + (KEY_SCALES + VALUE_SCALES) * torch.bfloat16.itemsize
 
 
 def quantize(numbers: Tensor, scales: int) -> tuple[Tensor, Tensor]:
-    """[..., dim] as codes int8 [..., dim] and scales bfloat16 [..., scales], of keys or of values. Every
-    backend's store computes this, to the last bit. What holds a number that is not finite has scales that are
-    none."""
+    """Returns [..., dim] as codes int8 [..., dim] and scales bfloat16 [..., scales], of keys or of values.
+    Every backend's store computes this, to the last bit. What holds a number that is not finite has NaN as
+    its scale."""
     numbers = numbers.float()
     least, largest = numbers.aminmax(dim=-1, keepdim=True)
     middle = (
@@ -54,12 +54,12 @@ def quantize(numbers: Tensor, scales: int) -> tuple[Tensor, Tensor]:
 
 
 def dequantize(codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """The numbers of codes [..., dim] and their scales."""
+    """Returns the numbers of codes [..., dim] and their scales."""
     scale, *middle = scales.float()[..., None].unbind(-2)
     numbers = codes.float() * scale
     return (torch.addcmul(middle[0], codes.float(), scale) if middle else numbers).to(dtype)
 
 
 def _rounded_up(positive: Tensor) -> Tensor:
-    """Float32 to the next bfloat16 that is not less: no code exceeds `MOST`."""
+    """Rounds float32 to the next bfloat16 that is not less: no code exceeds `MOST`."""
     return ((positive.view(torch.int32) + 0xFFFF) & ~0xFFFF).view(torch.float32)

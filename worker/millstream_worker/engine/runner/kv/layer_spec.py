@@ -1,4 +1,4 @@
-"""The shape of one layer's attention, and of its keys and values."""
+"""Describes the shape of one layer's attention, and of its keys and values."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from millstream_worker.engine.runner.kv.kv_format import KVFormat
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """What one layer's attention computes: softmax(softcap(scale · q·k)) · v over the keys a token may
-    see."""
+    """One layer's attention. It computes softmax(softcap(scale · q·k)) · v over the keys a token may see."""
 
     heads: int
     kv_heads: int
@@ -28,16 +27,16 @@ class LayerSpec:
 
     @property
     def shape(self) -> LayerSpec:
-        """The layer without what does not matter for the indices and masks of a step."""
+        """Returns the layer without what does not matter for the indices and masks of a step."""
         return replace(self, scale=1.0, softcap=None, sinks=False, kv_format=KVFormat.AS_COMPUTED)
 
     def token_bytes(self, dtype: torch.dtype) -> int:
-        """Of one token's key and value, which are computed in `dtype`, with their scales."""
+        """Returns the bytes of one token's key and value, computed in `dtype`, with their scales."""
         return self.kv_heads * self.kv_format.token_bytes(self.key_dim, self.value_dim, dtype)
 
 
 def kv_name(layers: Iterable[LayerSpec], dtype: torch.dtype) -> str:
-    """The format for people: "bfloat16", "int8", or both."""
+    """Returns the format for people: "bfloat16", "int8", or both."""
     names = {
         str(dtype).removeprefix("torch.")
         if layer.kv_format is KVFormat.AS_COMPUTED

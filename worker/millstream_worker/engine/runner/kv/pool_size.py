@@ -1,5 +1,5 @@
-"""How many KV blocks fit: the setting `kv_memory` against what is free once the weights are loaded and the
-largest step has what it needs besides."""
+"""Computes how many KV blocks fit: the setting `kv_memory` against what is free once the weights are loaded
+and the largest step has what it needs besides."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def pool_blocks(
 
 
 def step_bytes(model: PreTrainedModel, *, vocab_size: int, tokens: int, rows: int) -> int:
-    """Memory that a step of so many new tokens, and so many rows that sample one, takes beside weights and
-    pool: activations, logits, sampling and attention. An estimate from above, from the shapes of the weights;
-    on CUDA `profiling.step_needs` measures instead.
+    """Returns the bytes that a step of so many new tokens, and so many rows that sample one, takes beside
+    weights and pool: activations, logits, sampling and attention. It estimates from above, from the shapes of
+    the weights; on CUDA `profiling.step_needs` measures instead.
     """
     itemsize: int = model.dtype.itemsize
     activations = tokens * _widest(model) * _WIDE_TENSORS * itemsize
@@ -83,8 +83,8 @@ def step_bytes(model: PreTrainedModel, *, vocab_size: int, tokens: int, rows: in
 
 
 def _widest(model: PreTrainedModel) -> int:
-    """Numbers per token in the output or input of the widest layer, the logits excepted; of fused layers
-    each counts for itself. Each token goes through several experts of a mixture at once."""
+    """Returns the numbers per token in the output or input of the widest layer, the logits excepted; of fused
+    layers each counts for itself. Each token goes through several experts of a mixture at once."""
     fused = [module for module in model.modules() if isinstance(module, FusedLinear)]
     aside = {model.get_output_embeddings(), *(layer.joint for layer in fused)}
     modules = [
@@ -98,7 +98,7 @@ def _widest(model: PreTrainedModel) -> int:
 
 
 def _sizes(module: nn.Module) -> list[int]:
-    """Numbers per token that a module's own weights read or make."""
+    """Returns the numbers per token that a module's own weights read or make."""
     if isinstance(module, (PanelLinear, QuantizedLinear)):
         return [module.in_features, module.out_features]
     return [
@@ -107,7 +107,7 @@ def _sizes(module: nn.Module) -> list[int]:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that can still be taken: on the CPU within the limits of the control groups."""
+    """Returns the bytes that can still be taken: on the CPU within the limits of the control groups."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         holes = torch.cuda.memory_stats(device).get("inactive_split_bytes.all.current", 0)  # between tensors
@@ -119,7 +119,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """The machine's memory that can be taken without swapping."""
+    """Returns the machine's memory that can be taken without swapping."""
     try:
         found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
     except OSError:
@@ -130,7 +130,7 @@ def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
 
 
 def capacity_line(info: EngineInfo) -> str:
-    """What the pool holds, in tokens and in rows, for the log at start."""
+    """Returns the log line at start: what the pool holds, in tokens and in rows."""
     tokens, per_token = info.token_capacity, info.kv_bytes_per_token
     rows = [info.context_length, *(length for length in (1024, 256) if length < info.context_length)]
     lengths = ", ".join(f"{tokens // length:,} of {length:,}" for length in rows)

@@ -22,8 +22,8 @@ Layer = nn.Linear | QuantizedLinear
 
 
 def fuse(model: nn.Module, groups: Sequence[Sequence[str]]) -> None:
-    """Have each group of linear layers, by their names, computed as one product. Beside the model there is
-    never more than one group's weights."""
+    """Fuses each group of linear layers, by their names, into one product. Beside the model there is never
+    more than one group's weights."""
     for names in reversed(groups):
         _fuse(model, names)
         torch.cuda.empty_cache()  # else what was freed on a GPU would be missing for the next group
@@ -40,8 +40,8 @@ class _Product:
 
 
 class FusedLinear(nn.Module):
-    """What one of the layers computed: [..., in_features] to [..., out_features], a view into the product of
-    them all. The first to be called computes it, the last one lets go of it."""
+    """One of the fused layers, [..., in_features] to [..., out_features]. It returns a view into the product
+    of them all: the first to be called computes that, the last one lets go of it."""
 
     def __init__(self, joint: Layer, product: _Product, begin: int, size: int, *, last: bool) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class FusedLinear(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """[out_features, in_features], for model code that does more with a layer than to call it."""
+        """Returns [out_features, in_features], for model code that does more with a layer than to call it."""
         return self.joint.weight.narrow(0, self.begin, self.out_features)
 
     @property

@@ -1,4 +1,4 @@
-"""Linear layers whose weights lie in panels, multiplied by the compiled library.
+"""Multiplies by linear layers whose weights lie in panels, with the compiled library.
 
 A step of few rows waits for nothing but the weights. torch's (oneDNN's) products read them at 14 to 18 GB/s
 on two EPYC cores with AVX-512, these at 24 to 29: 0.55 to 0.7 of its time with one to four rows, 0.8 to
@@ -21,7 +21,7 @@ _COMPARED = 1024  # rows of a weight at a time: it is there once, and may be lar
 
 
 class PanelLinear(nn.Module):
-    """What `nn.Linear` computes, for inference on the CPU: [..., in_features] to [..., out_features].
+    """A linear layer for inference on the CPU: it maps [..., in_features] to [..., out_features].
 
     Weights of float32 that all are numbers of bfloat16, as those of most checkpoints are, lie there as such:
     the sums stay what they were, and half the memory is read.
@@ -40,7 +40,7 @@ class PanelLinear(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """A copy as it was given, for model code that does more with a layer than to call it."""
+        """Returns a copy as it was given, for model code that does more with a layer than to call it."""
         flat = self.panels.transpose(1, 2).reshape(-1, self.in_features)
         return flat[: self.out_features].to(self.dtype).contiguous()
 
@@ -62,7 +62,7 @@ class PanelLinear(nn.Module):
 def _multiply(
     library: Panels, rows: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None, out_features: int
 ) -> torch.Tensor:
-    """rows [..., in] with a weight [out, in] in panels: [..., out]."""
+    """Multiplies rows [..., in] by a weight [out, in] in panels: [..., out]."""
     rows = rows.contiguous()
     *sizes, in_features = rows.shape
     answer = intercept.empty(rows, *sizes, out_features)
@@ -78,7 +78,7 @@ def _multiply(
 
 
 def _narrowest(weight: torch.Tensor) -> torch.Tensor:
-    """In bfloat16, if that holds the same numbers."""
+    """Returns the weight in bfloat16, if that holds the same numbers."""
     if weight.dtype == torch.bfloat16 or weight.shape[1] % PER[torch.bfloat16]:
         return weight
     parts = torch.split(weight, _COMPARED)
@@ -87,7 +87,7 @@ def _narrowest(weight: torch.Tensor) -> torch.Tensor:
 
 
 def _laid_out(weight: torch.Tensor, width: int) -> torch.Tensor:
-    """[out / width, in / per, width, per] of [out, in]; what is missing in the last panel is 0."""
+    """Returns [out / width, in / per, width, per] of [out, in]; what is missing in the last panel is 0."""
     (outputs, inputs), per = weight.shape, PER[weight.dtype]
     missing = -outputs % width
     padded = functional.pad(weight, (0, 0, 0, missing)) if missing else weight

@@ -1,4 +1,4 @@
-"""Modules whose weights are `Codes`: what `nn.Linear` and `nn.Embedding` compute, for inference on the CPU.
+"""Computes `nn.Linear` and `nn.Embedding` of weights that are `Codes`, for inference on the CPU.
 
 Rows are quantised, too: in groups of 32, each with a scale of its own. So products are of whole numbers,
 which a processor makes more of, and which add up to the same in any order: a row gets the same whoever
@@ -35,7 +35,7 @@ def without_rounding() -> Iterator[None]:
 
 
 class _Operands(NamedTuple):
-    """Of a product, in the order of the operation's schema."""
+    """The operands of a product. They are in the order of the operation's schema."""
 
     rows: Tensor  # [..., in]
     codes: Tensor
@@ -66,12 +66,12 @@ class _Quantized(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """A dequantised copy, for model code that does more with a layer than to call it."""
+        """Returns a dequantised copy, for model code that does more with a layer than to call it."""
         return self.quantized.dequantized(self.dtype)
 
 
 class QuantizedLinear(_Quantized):
-    """[..., in_features] to [..., out_features], of rows of `dtype`."""
+    """A linear layer: it maps rows of `dtype` [..., in_features] to [..., out_features]."""
 
     def __init__(
         self, weight: Codes, bias: Tensor | None, dtype: torch.dtype, library: Library | None = None
@@ -96,7 +96,7 @@ class QuantizedLinear(_Quantized):
 
 
 def join_layers(layers: Sequence[QuantizedLinear]) -> QuantizedLinear:
-    """One layer that computes what these do, one after the other. Their codes are of one kind."""
+    """Returns one layer that computes what these do, one after the other. Their codes are of one kind."""
     first = layers[0]
     biases = [layer.bias for layer in layers if layer.bias is not None]
     weight = join([layer.quantized for layer in layers])
@@ -104,7 +104,7 @@ def join_layers(layers: Sequence[QuantizedLinear]) -> QuantizedLinear:
 
 
 class QuantizedEmbedding(_Quantized):
-    """Rows of a weight [num_embeddings, embedding_dim] by their numbers, dequantised."""
+    """An embedding: it dequantises rows of a weight [num_embeddings, embedding_dim] by their numbers."""
 
     def __init__(self, weight: Codes, dtype: torch.dtype) -> None:
         super().__init__(weight, dtype)
@@ -115,7 +115,7 @@ class QuantizedEmbedding(_Quantized):
 
 
 def _multiply(library: Library | None, operands: _Operands) -> Tensor:
-    """[..., out]"""
+    """Returns the product [..., out]."""
     rows, codes, scales, offsets, bias, out_features = operands
     rows = rows.contiguous()
     *sizes, in_features = rows.shape
@@ -139,7 +139,7 @@ def _multiply(library: Library | None, operands: _Operands) -> Tensor:
 
 
 def _multiply_plainly(rows: Tensor, weight: Codes, bias: Tensor | None) -> Tensor:
-    """float32, of such rows."""
+    """Returns the product of the rows as they are given, in float32."""
     some = max(1, _AT_ONCE // (PANEL * weight.inputs))
     parts = [
         functional.linear(rows, weight.panels(first, first + some).dequantized())
@@ -150,7 +150,7 @@ def _multiply_plainly(rows: Tensor, weight: Codes, bias: Tensor | None) -> Tenso
 
 
 def rounded_rows(rows: Tensor) -> Tensor:
-    """float32: what is left of rows [..., in] as codes of 8 bits with one scale for 32 of them."""
+    """Returns float32: what is left of rows [..., in] as codes of 8 bits with one scale for 32 of them."""
     size = rows.shape[-1]
     padded = functional.pad(rows.float(), (0, -size % GROUP))
     groups = padded.reshape(*rows.shape[:-1], padded.shape[-1] // GROUP, GROUP)

@@ -1,5 +1,5 @@
-"""What a loaded transformers model is made of. Nothing is guessed from names or from the configuration: one
-forward of one token shows which module is called with what.
+"""Finds what a loaded transformers model is made of. Nothing is guessed from names or from the configuration:
+one forward of one token shows which module is called with what.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Attention:
 
 @torch.inference_mode()
 def observe(model: PreTrainedModel, attention: str) -> Anatomy:
-    """Run one token through `model`, whose attention function is registered as `attention`. No tensor of the
+    """Runs one token through `model`, whose attention function is registered as `attention`. No tensor of the
     forward is kept. Raises `UnsupportedModel` where attention is not called once per layer, or depends on
     tensors that the engine does not know."""
     tokens = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
@@ -114,7 +114,7 @@ def calls_of(model: nn.Module) -> Iterator[list[ModuleCall]]:
 
 
 def layers_of(model: nn.Module, attention_modules: Sequence[nn.Module]) -> tuple[nn.Module, ...] | None:
-    """The members of the module list each of which holds one of the attention modules."""
+    """Returns the members of the module list each of which holds one of the attention modules."""
     wanted = set(attention_modules)
     for modules in model.modules():
         if isinstance(modules, nn.ModuleList):
@@ -125,8 +125,8 @@ def layers_of(model: nn.Module, attention_modules: Sequence[nn.Module]) -> tuple
 
 
 def siblings_of(model: nn.Module, calls: Sequence[ModuleCall]) -> tuple[tuple[str, ...], ...]:
-    """The names of linear layers of one parent that are called with the same tensor: groups of two and more.
-    A layer that is called twice, is in two places, or shares its weight belongs to no group."""
+    """Returns the names of linear layers of one parent that are called with the same tensor: groups of two
+    and more. A layer that is called twice, is in two places, or shares its weight belongs to no group."""
     named = [
         (name, layer)
         for name, layer in model.named_modules(remove_duplicate=False)
@@ -156,7 +156,7 @@ def _held(layer: nn.Module) -> Tensor:
 
 
 def _kind(layer: nn.Module) -> tuple[object, ...]:
-    """Equal for layers whose weights can be put one after the other."""
+    """Returns a key that is equal for layers whose weights can be put one after the other."""
     if isinstance(layer, QuantizedLinear):
         return layer.quantized.kind
     weight = layer.get_parameter("weight")
@@ -185,7 +185,7 @@ def _attentions_of(name: str) -> Iterator[list[_Attention]]:
 
 
 def _layer_spec(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> LayerSpec:
-    """From what an attention module hands over, [1, heads, T, head_dim] each."""
+    """Returns the spec of what an attention module hands over, [1, heads, T, head_dim] each."""
     scale = options.get("scaling")
     return LayerSpec(
         heads=query.shape[1],
@@ -219,7 +219,7 @@ def _body(
     calls: Sequence[ModuleCall],
     given: Mapping[int, Argument],
 ) -> BodyCall | None:
-    """`given`: by the ids of the tensors that the model was called with."""
+    """Returns the body's call. `given`: by the ids of the tensors that the model was called with."""
     wanted = set(attention_modules)
     holders = {
         module

@@ -1,4 +1,4 @@
-"""Which attention backend a device gets."""
+"""Chooses the attention backend of a device."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class AttentionChoice:
 def choose(
     name: str, device: torch.device, dtype: torch.dtype, cache_dir: str = "", gpu: Gpu | None = None
 ) -> AttentionChoice:
-    """What to use for what was asked ("auto" or a name), with keys and values of `dtype`. ValueError if it
-    cannot run here. What is compiled is kept in `cache_dir` ("": ~/.cache/millstream)."""
+    """Returns the backend for what was asked ("auto" or a name), with keys and values of `dtype`. ValueError
+    if it cannot run here. What is compiled is kept in `cache_dir` ("": ~/.cache/millstream)."""
     if name not in NAMES:
         raise ValueError(f"attention is {name!r}; it must be one of {', '.join(NAMES)}")
     if name == "auto" and gpu is not None and not gpu.runs_our_kernels:

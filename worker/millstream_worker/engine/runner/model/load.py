@@ -67,17 +67,18 @@ class LoadedModel:
 
     @property
     def layer_specs(self) -> tuple[LayerSpec, ...]:
-        """What the attention of each layer computes."""
+        """Returns what the attention of each layer computes."""
         return self.anatomy.layer_specs
 
     @property
     def kv_format(self) -> str:
-        """Of keys and values, as "bfloat16", "int8", or "int8+bfloat16" where layers differ."""
+        """Returns the format of keys and values: "bfloat16", "int8", or "int8+bfloat16" where layers
+        differ."""
         return kv_name(self.layer_specs, self.dtype)
 
     @property
     def vocab_size(self) -> int:
-        """Width of the logits."""
+        """Returns the width of the logits."""
         return self.anatomy.vocab_size
 
 
@@ -93,8 +94,8 @@ def load_model(
     gpu: Gpu | None = None,
     mark: Callable[[], None] = lambda: None,
 ) -> LoadedModel:
-    """The model of a folder with config.json and safetensors. `mark` is called with each weight read. What
-    its attention compiles is kept in `cache_dir` ("": ~/.cache/millstream). `weights`: auto, as in the
+    """Returns the model of a folder with config.json and safetensors. `mark` is called with each weight read.
+    What its attention compiles is kept in `cache_dir` ("": ~/.cache/millstream). `weights`: auto, as in the
     checkpoint; int8; or dequantized. `kv_dtype`: of keys and values, auto or int8.
 
     Raises `UnsupportedModel` for a model that would not be computed correctly or lacks weights, and
@@ -177,7 +178,7 @@ def occupy(module: nn.Module, attention: Attention) -> None:
 def _attend(
     module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: None, **options: Any
 ) -> tuple[torch.Tensor, None]:
-    """What the attention modules call with [1, heads, T, head_dim] each; answers [1, T, heads, head_dim].
+    """Computes an attention module's call, [1, heads, T, head_dim] each; returns [1, T, heads, head_dim].
 
     Transformers makes no mask, as no mask function has our name. But for the sinks, `options` are the
     constants that were seen when the model was loaded.

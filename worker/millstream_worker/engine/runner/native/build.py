@@ -38,7 +38,7 @@ class CannotBuild(Exception):
 
 
 def build(cache: Path, flags: tuple[str, ...] = FLAGS) -> Library:
-    """The library, from `cache` or compiled now (in some seconds). Raises CannotBuild."""
+    """Returns the library, from `cache` or compiled now (in some seconds). Raises CannotBuild."""
     try:
         _clear(cache / "native")
         compiler, version = _compiler()
@@ -52,7 +52,7 @@ def build(cache: Path, flags: tuple[str, ...] = FLAGS) -> Library:
 
 
 def _compiler() -> tuple[tuple[str, ...], str]:
-    """Its command, and the first line of what it says about its version."""
+    """Returns the compiler's command, and the first line of what it says about its version."""
     named = os.environ.get("CXX", "")
     try:
         commands = [shlex.split(named)] if named.strip() else [[name] for name in _COMPILERS]
@@ -82,7 +82,7 @@ def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], file: Path) -> N
 
 
 def _clear(folder: Path) -> None:
-    """Of what compilers have left that were killed with their engine."""
+    """Removes folders of killed compilers."""
     for left in folder.glob(f"{_UNDER_WAY}*"):
         with contextlib.suppress(OSError):  # another clears, too
             if time.time() - left.stat().st_mtime > _ABANDONED_S:
@@ -94,8 +94,7 @@ def _seal(content: bytes) -> bytes:
 
 
 def _is_whole(file: Path) -> bool:
-    """It is there, and as it was written: the loader maps what it is told to, and a file that ends before
-    that ends the process."""
+    """True if the library's digest matches: a truncated file would crash the process."""
     try:
         content = file.read_bytes()
     except FileNotFoundError:
@@ -105,7 +104,7 @@ def _is_whole(file: Path) -> bool:
 
 
 def _run(*command: str, folder: str = "", patience_s: float = _PATIENCE_S) -> str:
-    """What it prints. It ends, and the folder with it, when this process does."""
+    """Returns the command's output. It ends, and the folder with it, when this process does."""
     reading, writing = os.pipe()
     with contextlib.closing(os.fdopen(writing, "wb")) as alive:
         with contextlib.closing(os.fdopen(reading, "rb")) as until:
@@ -132,7 +131,7 @@ def _run(*command: str, folder: str = "", patience_s: float = _PATIENCE_S) -> st
 
 
 def _distrust(file: Path) -> None:
-    """Loading a library runs it: it has to be one that nobody else can have put there."""
+    """Raises CannotBuild for a library that others could have put there: loading it runs it."""
     for path in (file.parent, file):
         if written_by_others(path):
             raise CannotBuild(f"{path} can be written by others, so that what is in it is not run")
@@ -146,7 +145,7 @@ def _digest(compiler: tuple[str, ...], version: str, flags: tuple[str, ...], sou
 
 
 def processor() -> str:
-    """What its instructions depend on: a home may be shared by different machines."""
+    """Returns what this CPU's instructions depend on: a home may be shared by different machines."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Operations of our own that torch's compiler calls and does not look into."""
+"""Defines operations of our own that torch's compiler calls and does not look into."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _library = torch.library.Library("millstream", "FRAGMENT")  # type: ignore[no-un
 
 @dataclass(slots=True, eq=False)
 class Surroundings:
-    """What operations compute with beside operands: they are global to a process, and get no objects."""
+    """The globals that operations use beside operands. Operations are global to a process, and get no
+    objects."""
 
     panels: Panels | None = None
     library: Library | None = None
@@ -25,7 +26,7 @@ SURROUNDINGS = Surroundings()
 
 
 def define(schema: str, run: Callable[..., torch.Tensor], shape: Callable[..., torch.Tensor]) -> None:
-    """Make `torch.ops.millstream.<name of the schema>` compute `run`. `shape` answers an empty tensor of the
+    """Makes `torch.ops.millstream.<name of the schema>` compute `run`. `shape` answers an empty tensor of the
     shape that `run` answers."""
     name = schema.partition("(")[0]
     tags = (torch.Tag.needs_exact_strides,)  # compiled code gives what the model's own would

@@ -1,4 +1,4 @@
-"""The compiled library as Python calls it: structures, field by field as in paged.cpp, and entries."""
+"""Calls the compiled library: structures, field by field as in paged.cpp, and entries."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ Replay = Callable[[int, int, int], bool]
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """How weights lie in memory, as [out / width, in / PER, width, PER], and what multiplies them."""
+    """The layout of weights in memory, [out / width, in / PER, width, PER], and what multiplies them."""
 
     width: Mapping[torch.dtype, int]  # by the type of rows
     multiply: Mapping[tuple[torch.dtype, torch.dtype], Multiply]  # by the types of rows and weights
 
 
 class LayerNumbers(ctypes.Structure):
-    """What stays the same from step to step."""
+    """A layer's numbers. They stay the same from step to step."""
 
     _fields_ = [
         ("heads", c_int32),
@@ -76,7 +76,7 @@ class LayerNumbers(ctypes.Structure):
 
 
 class StepNumbers(ctypes.Structure):
-    """What the layers of one shape share in a step."""
+    """A step's numbers. The layers of one shape share them."""
 
     _fields_ = [
         ("pieces", c_void_p),  # int32 [N, 6]

@@ -52,7 +52,7 @@ class CallRecorder:
         return calls
 
     @contextlib.contextmanager
-    def recording(self) -> Iterator[None]:
+    def record(self) -> Iterator[None]:
         with intercept.intercepted(self), contextlib.ExitStack() as changes:
             for module in torch_internals.generated_modules():
                 if {_EMPTY, _OTHERS} <= vars(module).keys():  # of compiled code

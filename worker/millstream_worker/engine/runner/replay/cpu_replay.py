@@ -36,7 +36,7 @@ _OFF = "CPU replay is off"  # in the log
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedStep:
-    """A step of some size: where its inputs and answer lie, and its calls."""
+    """A step of some size. It holds where its inputs and answer lie, and its calls."""
 
     tokens: NDArray[np.int64]  # [T]
     positions: NDArray[np.int64]  # [T]
@@ -46,7 +46,7 @@ class RecordedStep:
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
-        """As the model takes them."""
+        """Returns the inputs as the model takes them."""
         return torch.from_numpy(self.tokens), torch.from_numpy(self.positions), torch.from_numpy(self.wanted)
 
     @property
@@ -55,7 +55,7 @@ class RecordedStep:
 
 
 def replay_calls(library: Library, step: RecordedStep, mark: Callable[[], None] = lambda: None) -> bool:
-    """Compute the step, of the inputs that are in their places; `mark` is called on the way. False where a
+    """Computes the step, of the inputs that are in their places; `mark` is called on the way. False where a
     call failed: called from Python it says why."""
     begin, size, threads = step.calls.ctypes.data, step.calls.strides[0], torch.get_num_threads()
     for first in range(0, len(step.calls), _MARKED):
@@ -71,7 +71,7 @@ def workspace_bytes(vocab_size: int) -> int:
 
 
 def recorded_size(plan: Plan) -> tuple[int, int]:
-    """Tokens and logits of the recorded step that computes this one: as many, or some more."""
+    """Returns tokens and logits of the recorded step that computes this one: as many, or some more."""
     tokens, logits = plan.token_count, len(plan.logit_indices)
     unit = 1 if tokens == logits else _ROUNDED
     rounded = (-(-max(FEWEST, count) // unit) * unit for count in (tokens, logits))
@@ -126,7 +126,8 @@ class CpuReplay:
         return self.eager.run(plan) if logits is None else logits
 
     def replay(self, plan: Plan) -> Tensor | None:
-        """Logits [L, vocabulary], in place until the next step; None for a step that is not of ours."""
+        """Returns logits [L, vocabulary], in place until the next step; None for a step that is not of
+        ours."""
         size = recorded_size(plan)
         if size[0] > self._most_tokens or size[1] > MOST_LOGITS or plan.from_device.any():
             return None
@@ -144,7 +145,7 @@ class CpuReplay:
         return step.logits[: len(plan.logit_indices)] if complete else None
 
     def _insert(self, plan: Plan, step: RecordedStep) -> None:
-        """What stands beyond the plan's own is an earlier step's: valid, and of no effect."""
+        """Fills in the plan's inputs. Places beyond them keep an earlier step's: valid, and of no effect."""
         tokens, logits = plan.token_count, len(plan.logit_indices)
         self._attention.begin(plan)
         step.tokens[:tokens], step.positions[:tokens] = plan.tokens, plan.positions
@@ -166,7 +167,7 @@ class CpuReplay:
         return step.logits[: len(plan.logit_indices)]
 
     def _prove(self, plan: Plan, step: RecordedStep) -> Tensor | None:
-        """Compute the step, and replay it. The recorded inputs again would prove little."""
+        """Computes the step, and replays it. The recorded inputs again would prove little."""
         recorded = step.tokens.tobytes(), step.positions.tobytes()
         self._insert(plan, step)
         if recorded == (step.tokens.tobytes(), step.positions.tobytes()):
@@ -195,7 +196,7 @@ class CpuReplay:
         recorder = self._recorder(
             self._workspace, (*self._lasting, *inputs), self._library.replayed_arguments
         )
-        with recorder.recording(), _threads(self._threads):  # calls keep the number
+        with recorder.record(), _threads(self._threads):  # calls keep the number
             logits = self._loaded.logits(*inputs)
         if not self._workspace.holds(logits):
             raise CannotReplay("the logits are not ours")
@@ -213,7 +214,7 @@ class CpuReplay:
 
 @contextlib.contextmanager
 def _threads(number: int) -> Iterator[None]:
-    """Others may take cores now, and none when the calls are made again."""
+    """Sets torch's threads: others may take cores now, and none when the calls are made again."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

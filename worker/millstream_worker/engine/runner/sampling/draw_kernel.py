@@ -32,7 +32,7 @@ _LOG2_E_REST = tl.constexpr(1.925963033500012e-08)
 
 @triton.jit
 def weigh(logits, peak, temperature, BITS: tl.constexpr):
-    """As `draw.weigh`, as float32; exp as CUDA computes it, of which Triton's is a less exact one."""
+    """Computes `draw.weigh` as float32; exp as CUDA computes it, of which Triton's is a less exact one."""
     powers = tl.maximum(tl.div_rn(logits - peak, temperature), -87.0)
     whole = tl.floor(tl.fma(powers, _LOG2_E, 0.5))
     part = tl.fma(powers, _LOG2_E_REST, tl.fma(powers, _LOG2_E, -whole))
@@ -42,7 +42,7 @@ def weigh(logits, peak, temperature, BITS: tl.constexpr):
 
 @triton.jit
 def load_weights(row, start, peak, temperature, VOCAB: tl.constexpr, BITS: tl.constexpr):
-    """Of a block of tokens; 0 beyond the vocabulary."""
+    """Returns the weights of a block of tokens; 0 beyond the vocabulary."""
     place = start + tl.arange(0, BLOCK)
     logits = tl.load(row + place, mask=place < VOCAB, other=float("-inf")).to(tl.float32)
     return weigh(logits, peak, temperature, BITS)
@@ -50,7 +50,7 @@ def load_weights(row, start, peak, temperature, VOCAB: tl.constexpr, BITS: tl.co
 
 @triton.jit
 def highest_logits(row, VOCAB: tl.constexpr):
-    """[BLOCK] the highest logit of every so many tokens; +inf for NaN."""
+    """Returns [BLOCK] the highest logit of every so many tokens; +inf for NaN."""
     best = tl.full([BLOCK], float("-inf"), tl.float32)
     for start in tl.range(0, VOCAB, BLOCK, num_stages=3):
         place = start + tl.arange(0, BLOCK)
@@ -61,15 +61,15 @@ def highest_logits(row, VOCAB: tl.constexpr):
 
 @triton.jit
 def lowest_of_groups(best, GROUPS: tl.constexpr):
-    """A logit that at least so many tokens reach."""
+    """Returns a logit that at least so many tokens reach."""
     return tl.min(tl.max(tl.reshape(best, [GROUPS, BLOCK // GROUPS]), 1), 0)
 
 
 @triton.jit
 def lowest_key(best, peak, temperature, top_k, top_p, VOCAB: tl.constexpr, BITS: tl.constexpr):
-    """Where the lowest coarse bin begins. Nothing that is kept is lighter: at least top_k tokens are not; or
-    all that are weigh less together than what top-p leaves out, of a total that is not below the heaviest
-    token's weight. With room for rounding."""
+    """Lower bound of the kept weights, where the lowest coarse bin begins: at least top_k tokens lie above
+    it, or all below it weigh less than top-p drops, of a total that is not below the heaviest token's weight.
+    It leaves room for rounding."""
     reached = tl.where(top_k <= 64, lowest_of_groups(best, 64), lowest_of_groups(best, 1024))
     of_top_k = tl.where(top_k <= 1024, weigh(reached, peak, temperature, BITS) * 0.99, 0.0)
     of_top_p = (1 - top_p).to(tl.float32) * (0.5 * 2.0**BITS / VOCAB)
@@ -91,7 +91,7 @@ def count_weights(
     VOCAB: tl.constexpr,
     BITS: tl.constexpr,
 ):
-    """Fill the bins, of which the heaviest is the first. Returns the sum of the weights whose bits are not
+    """Fills the bins, of which the heaviest is the first. Returns the sum of the weights whose bits are not
     below `summed`, and of those that are not less than `least`."""
     tl.debug_barrier()  # until all have read what is in the bins
     tl.store(bins + tl.arange(0, BINS), tl.zeros([BINS], tl.int64))
@@ -114,7 +114,7 @@ def count_weights(
 
 @triton.jit
 def load_bins(bins, lowest, shift):
-    """How many tokens each bin holds, and the sum of their weights, [BINS] int64 each."""
+    """Returns how many tokens each bin holds, and the sum of their weights, [BINS] int64 each."""
     place = tl.arange(0, BINS)
     packed = tl.load(bins + place)
     exponent = ((lowest + ((BINS - 1 - place) << shift)) >> 23) - (127 + 23)  # of the last bit of a mantissa
@@ -125,8 +125,8 @@ def load_bins(bins, lowest, shift):
 
 @triton.jit
 def find_bin(bins, lowest, shift, wanted, of_counts):
-    """The first bin at which the running sum, of weights or of counts, reaches what is wanted: where it
-    begins, its count and its weight; and the sums before it, of what is looked at, and of weights."""
+    """Returns the first bin at which the running sum, of weights or of counts, reaches what is wanted: where
+    it begins, its count and its weight; and the sums before it, of what is looked at, and of weights."""
     place = tl.arange(0, BINS)
     counts, weights = load_bins(bins, lowest, shift)
     measured = tl.where(of_counts, counts, weights)
@@ -140,7 +140,7 @@ def find_bin(bins, lowest, shift, wanted, of_counts):
 
 @triton.jit
 def extreme_weights(row, peak, temperature, first, beyond, VOCAB: tl.constexpr, BITS: tl.constexpr):
-    """The bits of the least and of the greatest weight in a bin."""
+    """Returns the bits of the least and of the greatest weight in a bin."""
     least = tl.full([BLOCK], _BEYOND, tl.int32)
     most = tl.zeros([BLOCK], tl.int32)
     for start in tl.range(0, VOCAB, BLOCK, num_stages=3):
@@ -153,9 +153,10 @@ def extreme_weights(row, peak, temperature, first, beyond, VOCAB: tl.constexpr, 
 
 @triton.jit
 def find(row, peak, temperature, bins, lowest, wanted, of_counts, VOCAB: tl.constexpr, BITS: tl.constexpr):
-    """The token at which the running sum, of weights or of counts, from the heaviest token down reaches what
-    is wanted: the bits of the least weight that it may have, and of the least that it has not, which one of
-    the tokens with such weights it is, by id; and the sum of weights up to it. The coarse bins are filled."""
+    """Finds the token at which the running sum, of weights or of counts, from the heaviest token down reaches
+    what is wanted. Returns the bits of the least weight that it may have, and of the least that it has not;
+    which one of the tokens with such weights it is, by id; and the sum of weights up to it. The coarse bins
+    are filled."""
     shift = _COARSE + 0
     first, count, weight, before, weight_before = find_bin(bins, lowest, shift, wanted, of_counts)
     bins += BINS
@@ -178,7 +179,8 @@ def find(row, peak, temperature, bins, lowest, wanted, of_counts, VOCAB: tl.cons
 
 @triton.jit
 def locate(row, peak, temperature, first, beyond, ordinal, VOCAB: tl.constexpr, BITS: tl.constexpr):
-    """The id of a token: that of this ordinal, from 1, of those whose weights' bits lie in between."""
+    """Returns the id of a token: that of this ordinal, from 1, of those whose weights' bits lie in
+    between."""
     token = 0
     start = 0
     while (ordinal > 0) & (start < VOCAB):

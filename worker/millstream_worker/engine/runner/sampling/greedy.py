@@ -1,4 +1,4 @@
-"""The most likely token of each row, from logits of the model's own dtype."""
+"""Finds the most likely token of each row, from logits of the model's own dtype."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHARED = 2**18  # logits that are worth more than one thread
 
 
 def threads_for(logits: int) -> int:
-    """One, or all of torch's, to look through so many."""
+    """Returns 1, or all of torch's threads, to look through so many logits."""
     return torch.get_num_threads() if logits >= _SHARED else 1
 
 
@@ -29,14 +29,14 @@ class NativeGreedy:
         self._addresses = self._tokens.ctypes.data, self._non_finite.ctypes.data
 
     def takes(self, logits: Tensor) -> bool:
-        """Whether it can look through these."""
+        """True if the library can look through these logits."""
         return logits.dtype in self._entries and len(logits) <= len(self._tokens) and logits.stride(1) == 1
 
     def most_likely(
         self, logits: Tensor, masks: TokenMasks | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Tokens [M] of logits [M, V], the first of equal ones that `masks` allow, and [M] which rows hold
-        NaN or +inf, or nothing but -inf: their token is 0. Good until the next call."""
+        """Returns tokens [M] of logits [M, V], the first of equal ones that `masks` allow, and [M] which rows
+        hold NaN or +inf, or nothing but -inf: their token is 0. Good until the next call."""
         rows, size = logits.shape
         places = logits.data_ptr(), rows, size, logits.stride(0)
         threads = threads_for(rows * size)

@@ -1,5 +1,5 @@
-"""Log-probabilities under the model's own distribution: log-softmax of logits before anything changed
-them."""
+"""Computes log-probabilities under the model's own distribution: log-softmax of logits before anything
+changed them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _LEAST = -9999.0  # OpenAI's: minus infinity has no JSON
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogprobTensors:
-    """For the M of L rows that asked, K places each: the most that any of them wants."""
+    """The log-probabilities of the M of L rows that asked. Each has K places: the most that any of them
+    wants."""
 
     rows: NDArray[np.int64]  # [M] index into L
     counts: NDArray[np.int64]  # [M] how many of the K the row wants
@@ -31,7 +32,7 @@ class LogprobTensors:
         return LogprobTensors(self.rows, self.counts, move(self.sampled), move(self.top_ids), move(self.top))
 
     def values(self) -> dict[int, SampledLogprobs]:
-        """By index into L. The tensors are on the host."""
+        """Returns them by index into L. The tensors are on the host."""
         tensors = (tensor.tolist() for tensor in (self.sampled, self.top_ids, self.top))
         rows = zip(self.rows, self.counts, *tensors, strict=True)
         return {
@@ -43,8 +44,8 @@ class LogprobTensors:
 def logprobs_of(
     logits: Tensor, tokens: Tensor, rows: NDArray[np.int64], counts: NDArray[np.int64], at_once: int
 ) -> LogprobTensors:
-    """Of some rows of logits [L, V], where tokens [L] were sampled. `rows` [M] says which, `counts` [M] how
-    many of the most likely tokens each wants; `at_once` rows are worked on at a time."""
+    """Returns those of some rows of logits [L, V], where tokens [L] were sampled. `rows` [M] says which,
+    `counts` [M] how many of the most likely tokens each wants; `at_once` rows are worked on at a time."""
     most = min(int(counts.max()), logits.shape[-1])
     pieces = [
         _piece(logits.index_select(0, index).float(), tokens[index], most)

@@ -1,4 +1,5 @@
-"""The sampling settings of the rows in the batch, by slot, as plain arrays on the host. Knows no device."""
+"""Holds the sampling settings of the rows in the batch, by slot, as plain arrays on the host. Knows no
+device."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ _FEW = 1024  # up to here the heaviest tokens are selected rather than all of th
 
 
 class SamplingMethod(Enum):
-    """How a row is sampled. Rows are grouped by it, so that only those that need a sort are sorted."""
+    """The way a row is sampled. Rows are grouped by it, so that only those that need a sort are sorted."""
 
     GREEDY = auto()
     BY_ID = auto()  # no filter, or min-p alone: the CDF runs in token id order
@@ -48,7 +49,8 @@ def empty(max_rows: int) -> Settings:
 
 
 def settings_of(spec: SamplingSpec, vocab_size: int) -> Any:
-    """One row's settings. A top_k that is off becomes the vocabulary's size, so that every row has one."""
+    """Returns one row's settings. A top_k that is off becomes the vocabulary's size, so that every row has
+    one."""
     return np.array(
         (
             spec.temperature,
@@ -68,7 +70,7 @@ def settings_of(spec: SamplingSpec, vocab_size: int) -> Any:
 
 
 def plain(settings: Any) -> Any:
-    """Whether rows are greedy, without anything that changes their logits, or log-probabilities."""
+    """True for greedy rows without log-probabilities, or anything that changes their logits."""
     changed = settings["biased"] | penalised(settings) | (settings["min_tokens"] > 0)
     return greedy(settings) & ~(changed | settings["logprobs"])
 
@@ -82,17 +84,17 @@ def penalised(settings: Any) -> Any:
 
 
 def penalties(settings: Settings) -> NDArray[np.float64]:
-    """[3, rows]: repetition, presence, frequency."""
+    """Returns [3, rows]: repetition, presence, frequency."""
     return np.stack([settings[name] for name in ("repetition", "presence", "frequency")])
 
 
 def columns(settings: Settings, noise: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[4, rows]: temperature, top_p, min_p, noise."""
+    """Returns [4, rows]: temperature, top_p, min_p, noise."""
     return np.stack([settings["temperature"], settings["top_p"], settings["min_p"], noise])
 
 
 def methods(settings: Settings, vocab_size: int) -> Iterator[tuple[SamplingMethod, NDArray[np.int64]]]:
-    """The rows of each method, for the methods that have any."""
+    """Yields the rows of each method, for the methods that have any."""
     coldest = greedy(settings)
     ranked = ~coldest & ((settings["top_k"] < vocab_size) | (settings["top_p"] < 1))
     few = settings["top_k"] <= _FEW

@@ -42,10 +42,10 @@ def _prefix_group(prefix: Int32, members: int, first: int, block_size: int) -> P
     own = np.arange(first, first + members, dtype=np.int32)[:, None]
     tables = np.hstack([np.tile(prefix, (members, 1)), own])
     shared = len(prefix) * block_size
-    return sharing(packed_plan([1] * members, [shared + 1] * members, tables, block_size), shared)
+    return with_shared_prefix(packed_plan([1] * members, [shared + 1] * members, tables, block_size), shared)
 
 
-def sharing(plan: Plan, tokens: int) -> Plan:
+def with_shared_prefix(plan: Plan, tokens: int) -> Plan:
     """With all of the step's rows in one prefix group, which shares so many tokens."""
     rows = len(plan.query_lens)
     return replace(

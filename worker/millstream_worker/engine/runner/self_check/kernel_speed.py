@@ -17,7 +17,7 @@ from millstream_worker.engine.runner.device.gpu import settle
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.self_check.attention_check import random_inputs
-from millstream_worker.engine.runner.self_check.attention_steps import sharing
+from millstream_worker.engine.runner.self_check.attention_steps import with_shared_prefix
 
 ROWS, CONTEXT, SHARED, PROMPT, CHUNK = 64, 1008, 896, 2048, 256  # rows, then tokens
 _TIMED_S = 0.05  # at least, of repetitions
@@ -41,7 +41,7 @@ class Speed:
 
 
 class KernelSpeeds:
-    """Of one backend. `bounds` comes first."""
+    """The speeds of one backend. `bounds` has to be called first."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class KernelSpeeds:
 
     @torch.inference_mode()
     def of(self, kind: LayerSpec) -> Iterator[Speed]:
-        """The attention of one layer, each time that of a whole step."""
+        """Times the attention of one layer, each time that of a whole step."""
         work = list(self._work(kind))
         blocks = 1 + max(int(plan.block_tables[0].max()) for _, plan, _, _ in work)
         storage = KVStorage((kind,), blocks, self._block_size, self._dtype, self._device)
@@ -76,7 +76,7 @@ class KernelSpeeds:
             yield Speed(what, seconds, amount / seconds, bound.unit, bound.rate)
 
     def _work(self, kind: LayerSpec) -> Iterator[tuple[str, Plan, int, Speed]]:
-        """Steps, with the bytes read or the operations done in each, and what bounds that."""
+        """Yields steps, with the bytes read or the operations done in each, and what bounds that."""
         copy, product = self._bounds
         decode, prefix_group, prompt, chunk = _plans(self._block_size)
         token_bytes = kind.token_bytes(self._dtype)
@@ -93,7 +93,7 @@ class KernelSpeeds:
 
 
 def _plans(block_size: int) -> tuple[Plan, Plan, Plan, Plan]:
-    """Decode, decode with a prefix group, a prompt, and a later chunk of one."""
+    """Returns decode, decode with a prefix group, a prompt, and a later chunk of one."""
     width = -(-CONTEXT // block_size)
     tables = np.arange(ROWS * width, dtype=np.int32).reshape(ROWS, width)
     shared = SHARED // block_size * block_size
@@ -104,11 +104,11 @@ def _plans(block_size: int) -> tuple[Plan, Plan, Plan, Plan]:
     row = np.arange(-(-(PROMPT + CHUNK) // block_size), dtype=np.int32)[None]
     prompt = packed_plan([PROMPT], [PROMPT], row, block_size)
     chunk = packed_plan([CHUNK], [PROMPT + CHUNK], row, block_size)
-    return decode, sharing(group, shared) if shared else group, prompt, chunk
+    return decode, with_shared_prefix(group, shared) if shared else group, prompt, chunk
 
 
 def _pairs(before: int, new: int, spec: LayerSpec) -> int:
-    """Pairs of a query and a key that it sees."""
+    """Returns the number of pairs of a query and a key that it sees."""
     seen = np.arange(before + 1, before + new + 1)
     return int(np.minimum(seen, spec.window or seen[-1]).sum())
 
@@ -129,7 +129,7 @@ def _product(device: torch.device, dtype: torch.dtype) -> Speed:
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:
-    """Mean of as many repetitions as take long enough to be timed; compiled and warm."""
+    """Returns the mean of as many repetitions as take long enough to be timed; compiled and warm."""
     for _ in range(2):
         work()
     settle(device)

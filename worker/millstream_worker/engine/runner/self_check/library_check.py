@@ -20,14 +20,14 @@ _LINEAR = ((1, 48, 80), (7, 600, 130), (300, 1030, 200))  # rows, inputs, output
 
 @torch.inference_mode()
 def check(library: Library) -> None:
-    """Raises Mismatch."""
+    """Raises Mismatch where the library computes something else."""
     _check_linear(library)
     _check_codes(library)
     _check_most_likely(library)
 
 
 def _check_linear(library: Library) -> None:
-    """Of rows and weights of each type: a layer of float32 keeps its weights as bfloat16 if they are such."""
+    """Checks rows and weights of each type: a layer of float32 keeps weights as bfloat16 if they are such."""
     if library.panels is None:
         return
     random = torch.Generator().manual_seed(0)
@@ -42,7 +42,7 @@ def _check_linear(library: Library) -> None:
 
 
 def _check_codes(library: Library) -> None:
-    """Of weights of 8 and of 4 bits, beside the same layer without the library."""
+    """Checks weights of 8 and of 4 bits, beside the same layer without the library."""
     random = torch.Generator().manual_seed(0)
     for dtype in library.multiply_codes:
         for count, inputs, outputs in _LINEAR:

@@ -1,6 +1,6 @@
-"""Steps of decoding rows that are one piece each: most steps are such, and small models wait for them. They
-are laid out in arrays that stay where they are: to make some, and to ask for their addresses, took longer
-than to fill them.
+"""Lays out steps of decoding rows that are one piece each: most steps are such, and small models wait for
+them. The arrays stay where they are: to make some, and to ask for their addresses, took longer than to fill
+them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from millstream_worker.engine.runner.native.library import StepNumbers
 
 
 def short(plan: Plan) -> bool:
-    """Whether a step is of such rows, and none share what they read."""
+    """True if a step has only decoding rows of one piece each, and none share what they read."""
     alone = plan.decodes == len(plan.kv_lens) and not len(plan.prefix_group_lens)
     return alone and int(plan.kv_lens.max()) <= PART_KEYS
 
 
 class ShortRows:
-    """The steps of short rows as layers of one shape see them; one at a time."""
+    """The steps of short rows as layers of one shape see them. They are laid out one at a time."""
 
     def __init__(self, shape: LayerSpec, block_size: int) -> None:
         self._shape = shape
@@ -33,7 +33,7 @@ class ShortRows:
         self._make(64)
 
     def lay_out(self, plan: Plan) -> StepNumbers:
-        """The numbers of a short step, good until the next one."""
+        """Returns the numbers of a short step, good until the next one."""
         rows, ends, shape = len(plan.kv_lens), plan.kv_lens, self._shape
         if rows > len(self._pieces):
             self._make(2 * rows)
@@ -57,7 +57,7 @@ class ShortRows:
         return numbers
 
     def _make(self, rows: int) -> None:
-        """Room for so many rows; as it was where memory is short."""
+        """Makes room for so many rows; where memory is short, it stays as it was."""
         pieces, table = np.zeros((rows, 6), np.int32), np.zeros((rows, self._width), np.int32)
         pieces[:, 2], pieces[:, 5] = 1, -1
         positions, slots = np.zeros(rows, np.int32), np.zeros(rows, np.int64)

@@ -49,13 +49,13 @@ class _Spans:
 
     @property
     def parts(self) -> Int64:
-        """How many pieces each is cut into."""
+        """Returns how many pieces each span is cut into."""
         return -(-self.end_keys // PART_KEYS) - self.first_keys // PART_KEYS
 
 
 def cut(plan: Plan, layer: LayerSpec) -> WorkItems:
-    """The pieces of a step for a layer of these heads and this window. A layer with a window has no prefix
-    groups: its rows soon see nothing of their beginnings."""
+    """Returns the pieces of a step for a layer of these heads and this window. A layer with a window has no
+    prefix groups: its rows soon see nothing of their beginnings."""
     group = layer.heads // layer.kv_heads
     size = max(1, _ROWS // group)
     shared = np.zeros(len(plan.query_lens), np.int64)  # keys that a segment attends to in its prefix group
@@ -91,23 +91,23 @@ def cut(plan: Plan, layer: LayerSpec) -> WorkItems:
 
 
 def cost_of_key(layer: LayerSpec) -> int:
-    """Of one query token and one key head."""
+    """Returns the cost of a key for one query token and one key head."""
     return _KEY_COST + layer.heads // layer.kv_heads
 
 
 def threads_for(cost: int) -> int:
-    """One, or all of torch's: a smaller team would end the others' threads, and torch's next operation start
-    new ones (https://github.com/pytorch/pytorch/issues/32008)."""
+    """Returns 1, or all of torch's threads: a smaller team would end the others' threads, and torch's next
+    operation start new ones (https://github.com/pytorch/pytorch/issues/32008)."""
     return torch.get_num_threads() if cost >= 2 * _THREAD_COST else 1
 
 
 def together(pieces: int, threads: int, layer: LayerSpec) -> int:
-    """Key heads of a piece that one thread computes."""
+    """Returns the number of key heads of a piece that one thread computes."""
     return layer.kv_heads if pieces >= _PIECES_A_THREAD * threads else 1
 
 
 def _own(plan: Plan, layer: LayerSpec, shared: Int64, size: int) -> tuple[_Spans, _Spans]:
-    """Each segment's own: of single tokens, and of more."""
+    """Returns each segment's own spans: those of single tokens, and those of more."""
     lens = plan.query_lens.astype(np.int64)
     segments, done, tokens = tiles(lens, size)
     position = plan.kv_lens[segments] - lens[segments] + done
@@ -123,7 +123,7 @@ def _own(plan: Plan, layer: LayerSpec, shared: Int64, size: int) -> tuple[_Spans
 
 
 def _prefix_groups(plan: Plan, size: int) -> _Spans:
-    """What prefix groups share. Any member's block table holds it."""
+    """Returns the spans that prefix groups share. Any member's block table holds them."""
     prefix_groups, done, tokens = tiles(np.diff(plan.prefix_group_starts).astype(np.int64), size)
     places = plan.prefix_group_starts[prefix_groups] + done
     none = np.zeros_like(places)
@@ -135,7 +135,7 @@ def _prefix_groups(plan: Plan, size: int) -> _Spans:
 
 
 def _whole(spans: _Spans) -> Int64:
-    """A piece for each span, [N, 6]."""
+    """Returns a piece for each span, [N, 6]."""
     no_part = np.full(len(spans.tokens), -1)
     return np.stack(
         (spans.segments, spans.first_members, spans.tokens, spans.first_keys, spans.end_keys, no_part), axis=1
@@ -143,7 +143,7 @@ def _whole(spans: _Spans) -> Int64:
 
 
 def _cut(spans: _Spans, several: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Int64:
-    """The pieces of spans, [N, 6]; those of `several` have numbers."""
+    """Returns the pieces of spans, [N, 6]; those of `several` have numbers."""
     parts = spans.parts
     of = np.repeat(np.arange(len(parts)), parts)
     number = np.arange(len(of)) - np.repeat(np.cumsum(parts) - parts, parts)

@@ -1,4 +1,4 @@
-"""What the Triton kernels must know of a step: vectors that lie on the device, and a few numbers.
+"""Describes a step to the Triton kernels: vectors that lie on the device, and a few numbers.
 
 A captured graph keeps the numbers and the places of the vectors. So all that depends on lengths is read from
 the vectors, and for every step of a size vectors of the same lengths do (`StepLayout.static_sizes`), with
@@ -24,7 +24,7 @@ WIDTHS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceStep:
-    """What the layers of one shape share in a step of S segments and T tokens; int32 where nothing else is
+    """The step of S segments and T tokens that the layers of one shape share; int32 where nothing else is
     said. The vectors may be longer than the step is.
 
     A *part* is a run of a row's keys that one program reads for its queries. Where there are several for a

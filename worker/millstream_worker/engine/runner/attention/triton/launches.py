@@ -44,8 +44,8 @@ class LayerLaunch:
 
     @property
     def cache(self) -> tuple[Tensor, ...]:
-        """Keys, values, and their scales, which the kernels take as whole numbers: a scale and a middle as
-        one. Any tensors do for scales that there are none of."""
+        """Returns keys, values, and their scales, which the kernels take as whole numbers: a scale and a
+        middle as one. Any tensors do for scales that there are none of."""
         keys, values = self.storage.keys[self.layer], self.storage.values[self.layer]
         scales = self.storage.key_scales[self.layer], self.storage.value_scales[self.layer]
         if scales[0] is None or scales[1] is None:
@@ -97,15 +97,17 @@ class LayerLaunch:
 
     @property
     def _keys_at_once(self) -> int:
-        """As many as a processor's shared memory holds several times over, queries beside them. Of codes half
-        as many: they are widened in registers, of which twice as many were too many for a tile."""
+        """Returns the keys of a turn: as many as a processor's shared memory holds several times over,
+        queries beside them. Of codes it is half as many: they are widened in registers, of which twice as
+        many were too many for a tile."""
         keys = 64 if self._head_bytes <= NARROW_HEAD else 32 if self._head_bytes <= 512 else 16
         return max(LEAST_DOT, keys // 2) if self._int8 else keys
 
     @property
     def warps(self) -> int:
-        """Of a program that computes one row. In 16 bits it waits for its keys: with two warps more of them
-        wait side by side, which took up to 5 % less time on an H200. Codes and float32 keep four."""
+        """Returns the warps of a program that computes one row. In 16 bits it waits for its keys: with two
+        warps, more programs wait side by side, which took up to 5 % less time on an H200. Codes and float32
+        keep four."""
         return 2 if self.query.element_size() == 2 and not self._int8 else 4
 
     @property
@@ -113,9 +115,9 @@ class LayerLaunch:
         return self.spec.kv_format is KVFormat.INT8
 
     def tile(self, members: int) -> dict[str, int]:
-        """Of a kernel whose programs compute so many rows or tokens. In float32 four warps had too few
-        registers for a tile: each thread spilled 17 KB. In others wide heads leave no room for keys loaded
-        ahead. Turns of codes hold half as many keys: more of them are loaded ahead."""
+        """Returns the sizes of a kernel whose programs compute `members` rows or tokens. In float32 four
+        warps had too few registers for a tile: each thread spilled 17 KB. In others wide heads leave no room
+        for keys loaded ahead. Turns of codes hold half as many keys: more of them are loaded ahead."""
         rows, float32 = padded(members * self.group, LEAST_DOT), self.query.dtype == torch.float32
         return {
             "ROWS": rows,
@@ -124,7 +126,7 @@ class LayerLaunch:
         }
 
     def partials(self, count: int) -> tuple[Tensor, Tensor]:
-        """Room for so many."""
+        """Allocates `count` partials, and their weights."""
         heads, value_dim = self.spec.heads, self.spec.value_dim
         new = self.out.new_empty
         return (
@@ -134,7 +136,7 @@ class LayerLaunch:
 
 
 def store(launch: LayerLaunch, key: Tensor, value: Tensor) -> None:
-    """First of all: it answers for tokens that have no place."""
+    """Stores keys and values. It runs first: it answers for tokens that have no place."""
     store_kernel[len(key), launch.spec.kv_heads](
         key,
         value,

@@ -23,8 +23,8 @@ Vectors = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class StepLayout:
-    """For the layers of one shape, whose keys and values have numbers of `itemsize` bytes, on a device that
-    wants so many `programs` of a kernel."""
+    """The layout for the layers of one shape, whose keys and values have numbers of `itemsize` bytes. The
+    device wants `programs` programs of a kernel."""
 
     shape: LayerSpec
     itemsize: int
@@ -36,16 +36,16 @@ class StepLayout:
 
     @property
     def row_programs(self) -> int:
-        """That the device wants of a KV head, where each computes one row."""
+        """Programs per KV head, where each computes one row: as many as the device wants."""
         return max(1, self.programs // self.shape.kv_heads)
 
     @property
     def tile_programs(self) -> int:
-        """And where each computes a tile, which is so much that half as many do."""
+        """Programs per KV head for tiles: half as many, as each does more work."""
         return max(1, self.programs // 2 // self.shape.kv_heads)
 
     def arrays(self, plan: Plan) -> tuple[Vectors, dict[str, int]]:
-        """A step's vectors and numbers by the names of `DeviceStep`'s fields."""
+        """Returns a step's vectors and numbers by the names of `DeviceStep`'s fields."""
         vectors: Vectors = {
             "slots": plan.slot_mapping[self.shape.group],
             "tables": plan.block_tables[self.shape.group],
@@ -63,8 +63,8 @@ class StepLayout:
         }
 
     def static_sizes(self, size: StaticSize, block_size: int) -> tuple[dict[str, int], dict[str, int]]:
-        """The most numbers in each vector of a step of that size; and the numbers of `DeviceStep` for all
-        such steps."""
+        """Returns the most numbers in each vector of a step of that size; and the numbers of `DeviceStep` for
+        all such steps."""
         longest = size.width * block_size
         decode, decode_partials = self.decode_sizes(size.rows, longest, prefix_groups=size.prefix_groups)
         prefill, prefill_partials = self.prefill_sizes(size.tokens, size.prompts, longest)
@@ -76,7 +76,8 @@ class StepLayout:
         }
 
     def decode_sizes(self, rows: int, longest: int, *, prefix_groups: bool) -> tuple[dict[str, int], int]:
-        """Of up to `rows` decoding rows of up to `longest` tokens; and the most partials."""
+        """Returns the sizes for up to `rows` decoding rows of up to `longest` tokens; and the most
+        partials."""
         most = min(longest, self.shape.window or longest) // LEAST_PART_KEYS  # parts of a row
         partials = min(rows * most, self.row_programs) if most > 1 else 0
         parts, merges, tiles = rows + max(0, partials - 1), min(rows, partials // 2), 0
@@ -88,7 +89,7 @@ class StepLayout:
         return {"decode_parts": parts, "decode_merges": merges, "shared_parts": tiles}, partials
 
     def prefill_sizes(self, tokens: int, prompts: int, longest: int) -> tuple[dict[str, int], int]:
-        """Of up to so many new tokens in so many segments that do not decode."""
+        """Returns the same for up to so many new tokens in so many segments that do not decode."""
         tile = tile_tokens(self.shape, self.itemsize)
         tiles = min(tokens // tile + prompts, tokens) if prompts else 0
         most = min(longest, (self.shape.window or longest) + tile) // LEAST_TILE_KEYS  # parts of a tile
@@ -116,8 +117,9 @@ class StepLayout:
         }, int(partials.sum())
 
     def _shared(self, plan: Plan) -> tuple[Int64, Int64, Int32]:
-        """Tokens that each decoding segment shares, the parts in which they are read for it, and these parts
-        of all tiles. A layer with a window shares nothing: what a row sees of the beginning is its own."""
+        """Returns the tokens that each decoding segment shares, the parts in which they are read for it, and
+        these parts of all tiles. A layer with a window shares nothing: what a row sees of the beginning is
+        its own."""
         lens, counts = np.zeros((2, plan.decodes), np.int64)
         if self.shape.window is not None or not len(plan.prefix_group_lens):
             return lens, counts, _none("shared_parts")
@@ -132,7 +134,7 @@ class StepLayout:
         return lens, counts, shared_parts
 
     def _prefill(self, plan: Plan) -> tuple[Vectors, int]:
-        """Those parts come first that see most keys, so that none of them is computed alone at the end."""
+        """Puts those parts first that see most keys, so that none of them is computed alone at the end."""
         prompts = np.arange(plan.decodes, len(plan.query_lens))
         if not len(prompts):
             return {name: _none(name) for name in ("prefill_parts", "prefill_merges")}, 0
@@ -154,7 +156,7 @@ class StepLayout:
 
 
 def _token_merges(first_tokens: Int64, tokens: Int64, parts: KeyParts) -> Int32:
-    """Of the tokens of those tiles that have several parts: tile after tile, token after token."""
+    """Returns the merges of tokens in tiles of several parts: tile after tile, token after token."""
     several = np.flatnonzero(parts.counts > 1)
     if not len(several):
         return _none("prefill_merges")

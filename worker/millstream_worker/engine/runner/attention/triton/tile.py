@@ -1,4 +1,5 @@
-"""What the kernels share: a tile of queries attends to a range of the keys that a block table names.
+"""Computes the attention of a tile of queries to a range of the keys that a block table names, for all
+kernels.
 
 A tile packs the query heads of one KV head, of one or more tokens, so that a key is read once for all of
 them. Online softmax (https://arxiv.org/abs/2205.14135) in base 2, in float32. Keys and values lie as the KV
@@ -68,8 +69,8 @@ def store_partials(
 
 @triton.jit
 def empty_sums(sinks, head, mine, ROWS: tl.constexpr, SINKS: tl.constexpr):
-    """[ROWS] highest score, and sum of the weights relative to it, before any key: a sink weighs and has no
-    value. Rows that are not `mine` have none."""
+    """Returns [ROWS] highest score, and sum of the weights relative to it, before any key: a sink weighs and
+    has no value. Rows that are not `mine` have none."""
     highest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     if SINKS:
@@ -110,8 +111,9 @@ def attend_range(
     SOFTCAP: tl.constexpr,  # 0: none
     INT8: tl.constexpr,  # keys and values are codes
 ):
-    """[ROWS, PAD_VALUE] the weighted mean of the values, and [ROWS] the logarithm of the weights' sum, in
-    base 2; what has seen nothing answers 0. Turns without a mask come first: the order changes nothing."""
+    """Returns [ROWS, PAD_VALUE] the weighted mean of the values, and [ROWS] the logarithm of the weights'
+    sum, in base 2; what has seen nothing answers 0. Turns without a mask come first: the order changes
+    nothing."""
     turn = tl.arange(0, KEYS)
     seen = tl.zeros([ROWS, PAD_VALUE], tl.float32)  # sum of the weighted values, relative to `highest`
     factor = scale * (2 * LOG2_E / SOFTCAP if SOFTCAP > 0 else LOG2_E)

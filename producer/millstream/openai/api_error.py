@@ -1,4 +1,4 @@
-"""Errors as OpenAI's API answers them, and Millstream's errors as such ones.
+"""Defines the errors that OpenAI's API answers, and converts Millstream's errors to them.
 
 A client retries 408, 409, 429 and all from 500 on by itself, unless `x-should-retry: false` tells it that
 the same request would meet the same end.
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-
-from starlette.responses import JSONResponse
 
 from millstream.errors import (
     AccessDenied,
@@ -36,7 +34,7 @@ _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit
 
 
 class ApiError(Exception):
-    """An answer other than 200. `param`: the dotted path of the request's field that is wrong."""
+    """A response other than 200. `param`: the dotted path of the request's field that is wrong."""
 
     def __init__(
         self,
@@ -60,12 +58,9 @@ class ApiError(Exception):
         kind = "server_error" if self.status >= 500 else _TYPES.get(self.status, "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
-    def answer(self) -> JSONResponse:
-        return JSONResponse(self.body(), self.status, self.headers)
-
 
 def retry_after(seconds: float) -> dict[str, str]:
-    """Both headers: the older clients read whole seconds only."""
+    """Returns both headers: the older clients read whole seconds only."""
     return {
         "retry-after": str(max(1, round(seconds + 0.5))),
         "retry-after-ms": str(max(1, round(seconds * 1000))),
@@ -73,7 +68,7 @@ def retry_after(seconds: float) -> dict[str, str]:
 
 
 def api_error(error: MillstreamError) -> ApiError:
-    """What a caller is told of an error: nothing of the servers behind the gateway."""
+    """Converts an error for a caller, who learns nothing of the servers behind the gateway."""
     match error:
         case UnsupportedField():
             return ApiError(400, str(error), "unsupported_field", error.field)
@@ -101,7 +96,7 @@ def api_error(error: MillstreamError) -> ApiError:
 
 
 def failure(error: ErrorInfo) -> ApiError:
-    """Of a job that the fleet has given up, or that its worker refused for one of its fields."""
+    """Converts the error of a job that the fleet gave up, or that its worker refused for one field."""
     if error.field:
         name = error.field.removeprefix(_NESTED)  # the worker names the fields of the queue's requests
         return ApiError(400, error.message.removeprefix(_NESTED), error.code, name)

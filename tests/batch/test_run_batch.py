@@ -16,7 +16,7 @@ from support.workers.answering_worker import answering, completion, read_rows, w
 from support.workers.counting_worker import until
 from support.workers.hand_worker import replace_model
 
-from millstream import AsyncClient, Client, InvalidRequest, ModelIdentity
+from millstream import AsyncClient, Client, InvalidRequest, ModelIdentity, run_batch, run_batch_blocking
 from millstream.batch.files.journal import Journal
 from millstream.batch.rows import batch_lines
 from millstream.openai.request_body import read_body
@@ -31,14 +31,14 @@ async def test_a_program_has_the_same_preparation_as_the_command(valkey: Server,
     async with AsyncClient(valkey.url) as client:
         write_lines(source, [completion("a", model="never-used")])
         with pytest.raises(InvalidRequest, match="names a queue that this server does not have"):
-            await client.batch_run(source, out)
+            await run_batch(client, source, out)
         with Journal(out) as journal:
             journal.submits("default", [own_id := journal.own_id("d" * 32)])
         await client.submit(prompt="x", id=own_id)
         write_lines(source, [completion("a", "please fail"), completion("b", "one")])
         with answering(valkey.url) as worker:
-            first = await client.batch_run(source, str(out), lane="interactive")
-            again = await client.batch_run(source, out, retry_failed=True)
+            first = await run_batch(client, source, str(out), lane="interactive")
+            again = await run_batch(client, source, out, retry_failed=True)
     assert (first.completed, first.failed) == (1, 1)
     assert (again.failed, again.skipped) == (1, 1)
     [row] = read_rows(out)
@@ -72,10 +72,10 @@ async def test_a_line_whose_reading_raises_is_an_error_row(
     source = write_lines(tmp_path / "in.jsonl", [completion("a", "one"), *lines, completion("b", "two")])
     async with AsyncClient(valkey.url) as client:
         with answering(valkey.url):
-            summary = await client.batch_run(source, out := tmp_path / "out.jsonl")
+            summary = await run_batch(client, source, out := tmp_path / "out.jsonl")
             if retry:
                 write_lines(source, [completion("a", "one"), *lines, completion("b", "two"), completion("c")])
-                await client.batch_run(source, out, retry_failed=True)
+                await run_batch(client, source, out, retry_failed=True)
     assert (summary.completed, summary.failed) == (2, len(HOSTILE))
     told = {row["custom_id"]: row["error"] for row in read_rows(tmp_path / "out.errors.jsonl")}
     assert {name: error["param"] for name, error in told.items()} == {n: f for n, (_, f) in HOSTILE.items()}
@@ -88,12 +88,12 @@ async def test_a_program_may_have_equal_lines_computed_apart(valkey: Server, tmp
     source = write_lines(tmp_path / "in.jsonl", [completion(f"{i}", temperature=0) for i in range(3)])
     async with AsyncClient(valkey.url) as client:
         with answering(valkey.url) as worker:
-            once = await client.batch_run(source, tmp_path / "once.jsonl")
-            apart = await client.batch_run(source, tmp_path / "apart.jsonl", reuse=False)
+            once = await run_batch(client, source, tmp_path / "once.jsonl")
+            apart = await run_batch(client, source, tmp_path / "apart.jsonl", reuse=False)
     assert (once.reused, apart.reused, worker.computed_once()) == (2, 0, 4)
 
 
-async def test_a_program_is_told_that_the_model_of_its_queue_was_replaced(place: BatchFiles) -> None:
+async def test_a_program_is_told_that_its_model_was_replaced(place: BatchFiles) -> None:
     """Midway, and when it goes on: no row of the other model stands beside the first ones."""
     old, new = ModelIdentity("old", "0" * 32), ModelIdentity("new", "1" * 32)
     place.write(*documents(6))
@@ -101,7 +101,7 @@ async def test_a_program_is_told_that_the_model_of_its_queue_was_replaced(place:
     async with AsyncClient(place.server.url) as client:
         with answering(place.server.url) as worker:
             worker.model, worker.after = old, 2
-            running = asyncio.create_task(client.batch_run(place.source, place.out))
+            running = asyncio.create_task(run_batch(client, place.source, place.out))
             await until(lambda: len(place.answers()) == 2)
             worker.model = new
             await replace_model(place.server.url, new)
@@ -110,27 +110,27 @@ async def test_a_program_is_told_that_the_model_of_its_queue_was_replaced(place:
                 await running
             assert set(place.models().values()) == {"old"}
             with pytest.raises(InvalidRequest, match=r"'default' now has new .* 6 lines were answered or"):
-                await client.batch_run(place.source, place.out)
-            done = await client.batch_run(place.source, place.out, on_change="redo")
+                await run_batch(client, place.source, place.out)
+            done = await run_batch(client, place.source, place.out, on_change="redo")
     assert done.completed == 6
     assert place.answers() == answers_of(6)
     assert set(place.models().values()) == {"new"}
 
 
-async def test_a_program_may_keep_the_answers_of_a_model_that_was_replaced(place: BatchFiles) -> None:
+async def test_a_program_may_keep_the_answers_of_a_replaced_model(place: BatchFiles) -> None:
     old, new = ModelIdentity("old", "0" * 32), ModelIdentity("new", "1" * 32)
     place.write(*documents(6))
     await replace_model(place.server.url, old)
     async with AsyncClient(place.server.url) as client:
         with answering(place.server.url) as worker:
             worker.model, worker.after = old, 2
-            running = asyncio.create_task(client.batch_run(place.source, place.out, on_change="keep"))
+            running = asyncio.create_task(run_batch(client, place.source, place.out, on_change="keep"))
             await until(lambda: len(place.answers()) == 2)
             worker.model = new
             await replace_model(place.server.url, new)
             worker.gate.set()
             assert (await running).completed == 6
-            assert (await client.batch_run(place.source, place.out)).skipped == 6
+            assert (await run_batch(client, place.source, place.out)).skipped == 6
     assert sorted(place.models().values()) == ["new"] * 4 + ["old"] * 2
     assert place.noted_models() == ["old", "new"]
 
@@ -139,7 +139,7 @@ async def test_a_program_may_keep_the_answers_of_a_model_that_was_replaced(place
 def test_a_word_that_is_none_of_them_is_named(field: str, value: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {field: value}
     with Client() as client, pytest.raises(InvalidRequest, match=f"{field}: must be one of .*'{value}'"):
-        client.batch_run(tmp_path / "in.jsonl", tmp_path / "out.jsonl", **options)
+        run_batch_blocking(client, tmp_path / "in.jsonl", tmp_path / "out.jsonl", **options)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -147,7 +147,7 @@ def test_a_program_without_asyncio_does_so_too(valkey: Server, tmp_path: Path) -
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     write_lines(source, [completion("a", "one")])
     with Client(valkey.url) as client, answering(valkey.url):
-        summary = client.batch_run(source, out)
+        summary = run_batch_blocking(client, source, out)
     assert summary.completed == len(read_rows(out)) == 1
 
 

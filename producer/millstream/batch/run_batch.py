@@ -1,4 +1,4 @@
-"""A batch run from a program: the steps of `millstream batch run`, with an existing client."""
+"""Runs a batch from a program: the steps of `millstream batch run`, with an existing client."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from enum import StrEnum
 from os import PathLike
 from pathlib import Path
-from typing import Literal, TypedDict, TypeVar
+from typing import Literal, TypedDict, TypeVar, Unpack
 
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
@@ -17,6 +17,7 @@ from millstream.batch.run.run import BatchRun
 from millstream.batch.run.run_options import RunOptions
 from millstream.batch.run.tally import Summary
 from millstream.client.async_client import AsyncClient
+from millstream.client.sync_client import Client
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane
 
@@ -24,7 +25,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class BatchFields(TypedDict, total=False):
-    """The arguments of AsyncClient.batch_run beside the two files."""
+    """The options of `run_batch`."""
 
     queue: str | None
     lane: Lane | str
@@ -36,7 +37,7 @@ class BatchFields(TypedDict, total=False):
     retry_incomplete: bool
 
 
-async def batch_run(
+async def run_batch(
     client: AsyncClient,
     source: str | PathLike[str],
     out: str | PathLike[str],
@@ -50,7 +51,21 @@ async def batch_run(
     retry_failed: bool = False,
     retry_incomplete: bool = False,
 ) -> Summary:
-    """See AsyncClient.batch_run."""
+    """Answers every line of `source` (JSONL, OpenAI Batch format): answers to `out`, error rows beside it.
+
+    An interrupted run, called again with the same files, computes no line twice. Options: `queue` for all
+    lines, overriding their `body.model`; `lane`, `tenant`; `keep_results` on the server when their rows are
+    on disk; `reuse` False computes equal lines each by itself; `on_change`: if lines, or their queue's model,
+    have changed since they were answered, "stop" raises InvalidRequest, "redo" answers them again, "keep"
+    leaves their rows; `retry_failed` tries the lines of the error file again, except those whose answers were
+    cut, which `retry_incomplete` does.
+
+    If a queue's model is replaced midway, "stop" and "redo" raise InvalidRequest before a row of the other
+    model is written; called again with "redo" or "keep", the run goes on.
+
+    Raises InvalidRequest for files that cannot be used, Unavailable if the server stays silent, and
+    QueueMismatch.
+    """
     options = RunOptions(
         queue=queue,
         lane=_one_of(Lane, "lane", lane),
@@ -72,6 +87,13 @@ async def batch_run(
     finally:
         await asyncio.to_thread(journal.close)
     return summary
+
+
+def run_batch_blocking(
+    client: Client, source: str | PathLike[str], out: str | PathLike[str], **options: Unpack[BatchFields]
+) -> Summary:
+    """Runs a batch as `run_batch` does, for programs without asyncio."""
+    return client.run(lambda behind: run_batch(behind, source, out, **options))
 
 
 def _one_of(kind: type[E], field: str, value: str) -> E:
