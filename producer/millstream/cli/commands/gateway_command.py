@@ -53,7 +53,8 @@ def _options() -> list[inspect.Parameter]:
     kind = inspect.Parameter.KEYWORD_ONLY
     made = []
     for name, field in GatewaySettings.model_fields.items():
-        own: dict[str, Any] = {"help": field.description, "envvar": _SHARED.get(name, f"{_PREFIX}{name.upper()}")}
+        variable = _SHARED.get(name, f"{_PREFIX}{name.upper()}")
+        own: dict[str, Any] = {"help": field.description, "envvar": variable}
         default, annotation = field.default, field.annotation
         if name == "queues":
             name, default, annotation = "queue", None, list[str] | None
