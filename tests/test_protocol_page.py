@@ -11,6 +11,8 @@ import pytest
 
 from millstream.client.session.lost_entry_probe import AFTER_S, AGAIN_S, MOST
 from millstream.client.session.options import ClientOptions
+from millstream.gateway.redis.gateway_scripts import GATEWAY
+from millstream.wire.calls.scripts import PROTOCOL, script_paths
 from millstream.wire.messages.choices import Delta
 from millstream.wire.messages.job_messages import Request, Result
 
@@ -117,6 +119,17 @@ def test_what_clients_should_agree_about_is_what_ours_sends() -> None:
     assert stated in text
     assert f"nothing was heard of a job for {AFTER_S:.0f} s" in text
     assert f"once in {AGAIN_S:.0f} s for one job and about {MOST:,} jobs in that time" in text
+
+
+def test_the_tables_of_scripts_name_what_there_is() -> None:
+    """The workers' own scripts are not on the page."""
+    tables = PAGE.split("## Scripts")[1].split("\n| Script |")[1:]
+    named = {
+        name
+        for table in tables
+        for name in re.findall(r"^\| `(\w+)` \|", table.split("\n\n")[0], re.MULTILINE)
+    }
+    assert {*script_paths(GATEWAY)} < named < {*script_paths(PROTOCOL), *script_paths(GATEWAY)}
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """A Millstream client of a language that has none, written in Python: it uses a Redis client, msgpack and the
-Lua files, and nothing of the package. The rules that it follows are in ../protocol.md.
+Lua files, and nothing of the package. The rules that it follows are in ../pages/protocol.md.
 
     python ops/examples/raw_client.py redis://localhost:6379/0 "Once upon a time"
 """

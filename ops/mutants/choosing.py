@@ -22,16 +22,22 @@ class Area:
 
 AREAS = {
     "brain": Area(
-        ("worker/millstream_worker/engine/brain/**/*.py",),
-        tuple(f"tests/engine/{name}" for name in ("brain", "grammars", "speculation", "test_loop.py")),
+        (
+            "worker/millstream_worker/engine/brain/**/*.py",
+            "worker/millstream_worker/engine/grammars/**/*.py",
+        ),
+        tuple(f"tests/engine/{name}" for name in ("brain", "grammars", "test_loop.py")),
     ),
-    "wire": Area(("producer/millstream/wire/**/*.py",), ("tests/wire", "tests/client")),
+    "wire": Area(
+        ("producer/millstream/wire/**/*.py", "producer/millstream/gateway/redis/*.py"),
+        ("tests/wire", "tests/client", "tests/gateway"),
+    ),
     "journal": Area(
         ("producer/millstream/batch/**/journal.py", "producer/millstream/batch/**/run*file.py"),
         ("tests/batch", "tests/cli/test_batch_rerun.py", "tests/cli/test_batch_cancel.py"),
     ),
     "lua": Area(
-        ("producer/millstream/wire/lua/**/*.lua",),
+        ("producer/millstream/wire/lua/**/*.lua", "producer/millstream/gateway/redis/lua/**/*.lua"),
         ("tests/wire", "tests/gateway", "tests/security/test_roles.py", "tests/worker/test_result_cache.py"),
     ),
 }  # fmt: skip

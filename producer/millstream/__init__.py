@@ -12,7 +12,7 @@ from millstream.client.session.job_status import JobStatus
 from millstream.client.session.options import ClientOptions
 from millstream.client.session.queue_status import LaneStatus, QueueStatus, WorkerStatus
 from millstream.client.streaming.events import EndEvent, Event, RewindEvent, TokenEvent, Transcript
-from millstream.client.submit.requests import JobFields, SamplingFields
+from millstream.client.submit.requests import JobArguments, JobFields, SamplingFields
 from millstream.client.submit.submission import Submitted
 from millstream.client.sync_client import Client
 from millstream.errors import (
@@ -78,6 +78,7 @@ __all__ = [
     "FunctionCall",
     "IncompleteAnswer",
     "InvalidRequest",
+    "JobArguments",
     "JobCancelled",
     "JobError",
     "JobExpired",

@@ -62,3 +62,9 @@ def test_a_mutant_is_tried_by_the_tests_that_can_notice_it(
         "test_fits",
     ]
     assert noticing_tests(tmp_path, compared, Position(brain / "sizes.py", 4), seen) == ["test_fits"]
+
+
+def test_the_sources_and_tests_of_every_area_are_there() -> None:
+    for area in AREAS.values():
+        assert all(any(ROOT.glob(pattern)) for pattern in area.sources)
+        assert all((ROOT / path).exists() for path in area.tests)

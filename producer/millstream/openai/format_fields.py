@@ -35,7 +35,7 @@ def format_field(body: Mapping[str, Any]) -> str:
 
 
 def has_format(body: Mapping[str, Any]) -> bool:
-    """True if the body sets a format, also if it sets none; tool calls count."""
+    """True if the body has a field about its format, even one that asks for none; tool calls count."""
     if any(body.get(name) is not None for name in FORMAT_FIELDS):
         return True
     return bool(body.get("tools")) and body.get("tool_choice") != "none"

@@ -207,7 +207,9 @@ def _made(folder: Path, change: Callable[[Path], object]) -> Build:
 
 
 def _with_other_scripts(copy: Path, name: str) -> None:
-    for path in (copy / PACKAGES[0] / "wire/lua").glob("*.lua"):
+    paths = [path for path in (copy / PACKAGES[0] / "wire/lua").rglob("*.lua") if path.parent.name != "parts"]
+    assert paths
+    for path in paths:
         path.write_text(f"local build = '{name}'\n{path.read_text('utf-8')}", "utf-8")
 
 
