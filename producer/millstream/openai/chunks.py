@@ -53,11 +53,11 @@ class _Choices(Protocol):
 class ChatChoices:
     def __init__(self, may_call: bool) -> None:
         self._may_call = may_call
-        self._spoken: dict[int, ToolCallFilter] = {}
+        self._filters: dict[int, ToolCallFilter] = {}
 
     def of(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
-        if delta.index not in self._spoken:
-            self._spoken[delta.index] = ToolCallFilter()
+        if delta.index not in self._filters:
+            self._filters[delta.index] = ToolCallFilter()
             yield _chat(delta.index, {"role": "assistant", "content": ""})
         if delta.reasoning_content:
             yield _chat(delta.index, {"reasoning_content": delta.reasoning_content})
@@ -75,9 +75,9 @@ class ChatChoices:
     def _text(self, delta: ChoiceDelta) -> str:
         if not self._may_call:
             return delta.text
-        spoken = self._spoken[delta.index]
-        text = spoken.push(delta.text)
-        return text + spoken.rest(bool(delta.tool_calls)) if delta.finish_reason is not None else text
+        own = self._filters[delta.index]
+        text = own.push(delta.text)
+        return text + own.rest(bool(delta.tool_calls)) if delta.finish_reason is not None else text
 
 
 class CompletionChoices:

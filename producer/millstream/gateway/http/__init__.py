@@ -1,1 +1,1 @@
-"""HTTP for all routes: errors, bodies, headers, pages, event streams. It knows no queue."""
+"""HTTP for all routes: bodies, headers, pages, event streams. It knows no queue."""

@@ -41,9 +41,9 @@ class RequestContext:
 
     @classmethod
     def of(cls, scope: Scope) -> RequestContext:
-        exchange = scope[_KEY]
-        assert isinstance(exchange, RequestContext)
-        return exchange
+        context = scope[_KEY]
+        assert isinstance(context, RequestContext)
+        return context
 
 
 class GatewayMiddleware:
@@ -59,12 +59,12 @@ class GatewayMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = scope[_KEY] = RequestContext(f"req_{uuid4().hex}", time.monotonic())
+        context = scope[_KEY] = RequestContext(f"req_{uuid4().hex}", time.monotonic())
         client_id = Request(scope).headers.get("x-client-request-id", "")
         if client_id.isascii() and client_id.isprintable() and len(client_id) <= _LONGEST_CLIENT_ID:
-            exchange.headers |= {"x-client-request-id": client_id} if client_id else {}
+            context.headers |= {"x-client-request-id": client_id} if client_id else {}
         body = UnreadBody(scope, receive)
-        receive, sending = body.receive, _SendState(exchange, send, body)
+        receive, sending = body.receive, _ResponseSender(context, send, body)
         self._under_way += 1
         try:
             if self._under_way > self._most:
@@ -72,30 +72,30 @@ class GatewayMiddleware:
                 raise ApiError(503, message, "overloaded", headers=retry_after(RETRY_S))
             await self._app(scope, receive, sending)
         except asyncio.CancelledError:  # the gateway is stopped, and its grace is over
-            if not exchange.status:
+            if not context.status:
                 await _response(_stopped_error())(scope, receive, sending)
             raise
         except Exception as error:  # noqa: BLE001 — the last one to answer
-            _log(exchange, error)
-            if not exchange.status:
+            _log(context, error)
+            if not context.status:
                 await error_answer(error)(scope, receive, sending)
         finally:
             self._under_way -= 1
-            self._metrics.answered(exchange.route, exchange.status, time.monotonic() - exchange.began_s)
+            self._metrics.answered(context.route, context.status, time.monotonic() - context.began_s)
 
 
-class _SendState:
-    """Sends the answer's messages, with the exchange's headers, and reads what is left of the request."""
+class _ResponseSender:
+    """Sends the answer's messages, with the headers of its context, and reads what is left of the request."""
 
-    def __init__(self, exchange: RequestContext, send: Send, body: UnreadBody) -> None:
-        self._exchange, self._send, self._body = exchange, send, body
+    def __init__(self, context: RequestContext, send: Send, body: UnreadBody) -> None:
+        self._context, self._send, self._body = context, send, body
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._exchange.status = message["status"]
-            took_ms = (time.monotonic() - self._exchange.began_s) * 1000
-            own = {"x-request-id": self._exchange.request_id, "openai-processing-ms": f"{took_ms:.0f}"}
-            pairs = (own | self._exchange.headers).items()
+            self._context.status = message["status"]
+            took_ms = (time.monotonic() - self._context.began_s) * 1000
+            own = {"x-request-id": self._context.request_id, "openai-processing-ms": f"{took_ms:.0f}"}
+            pairs = (own | self._context.headers).items()
             added = [(name.encode(), value.encode("latin-1")) for name, value in pairs]
             message = {**message, "headers": [*message.get("headers", ()), *added]}
         elif self._body.is_left and not message.get("more_body", False):
@@ -110,11 +110,11 @@ def _stopped_error() -> ApiError:
     return ApiError(503, message, "stopping", headers=retry_after(RETRY_S) | {"connection": "close"})
 
 
-def _log(exchange: RequestContext, error: Exception) -> None:
+def _log(context: RequestContext, error: Exception) -> None:
     """Without the error's message, which may quote a request."""
     if not isinstance(error, ApiError):
         frames = "".join(traceback.format_tb(error.__traceback__))
-        log.error("request %s failed: %s\n%s", exchange.request_id, type(error).__name__, frames)
+        log.error("request %s failed: %s\n%s", context.request_id, type(error).__name__, frames)
 
 
 def error_answer(error: Exception) -> Response:
