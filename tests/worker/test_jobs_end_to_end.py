@@ -40,6 +40,15 @@ async def test_a_job_comes_back_with_all_it_should_say(client: AsyncClient, work
     assert [top.token_id for top in logprobs[0].top] == [3, 0]
 
 
+async def test_an_idle_worker_begins_a_burst_in_one_step(client: AsyncClient, work: Work) -> None:
+    async with work(step_s=0.3):
+        jobs = await client.submit_many({"prompt": f"w{i}", "max_tokens": 2} for i in range(8))
+        results = [await client.wait(job.id, timeout_s=30) for job in jobs if not isinstance(job, Exception)]
+    admitted = [result.timing.admitted_ms or 0 for result in results]
+    assert len(admitted) == 8
+    assert max(admitted) - min(admitted) < 150, admitted
+
+
 async def test_a_worker_samples_with_the_seed_of_the_first_start(
     client: AsyncClient, redis_client: Redis, work: Work
 ) -> None:

@@ -25,8 +25,8 @@ class Machine:
 
     def step(self) -> int:
         """The threads that it has."""
-        threads = torch.get_num_threads()
         self.cores.begin_step()
+        threads = torch.get_num_threads()
         self.now += STEP_S
         self.waited += STEP_S * self.others / 2 * (threads > 1)
         self.cores.end_step()
@@ -72,6 +72,25 @@ def test_all_are_back_soon_after_it_has_gone() -> None:
     machine.others = 0
     machine.steps(FIRST_S + WINDOW_S)
     assert machine.step() == 2
+
+
+def test_a_pause_counts_as_time_until_the_next_trial() -> None:
+    machine = Machine(2)
+    machine.others = 1
+    machine.steps(WINDOW_S)
+    assert torch.get_num_threads() == 1
+    machine.others = 0
+    machine.now += FIRST_S + STEP_S  # no work
+    assert machine.step() == 2
+
+
+def test_a_window_does_not_span_a_pause() -> None:
+    machine = Machine(2)
+    machine.others = 1
+    machine.steps(WINDOW_S - STEP_S)  # the end of a burst, beside those who read its answers
+    machine.others = 0
+    machine.now += 1.0
+    assert set(machine.steps(1.0)) == {2}
 
 
 def test_several_others_take_several_threads_and_leave_one() -> None:

@@ -33,6 +33,7 @@ _KEPT_MEMORY = {  # bytes; the first is the largest value that every glibc accep
     "MALLOC_TOP_PAD_": str(64 * 2**20),
 }
 _UNREAD_BYTES = 1 << 22  # beyond that the front stops reading from the socket
+_JOINED_BYTES = 16 * 1024  # written together at most, and one frame
 _UNSENT_BYTES = 1 << 22  # beyond that `writable` waits
 LOOK_S = 0.5
 _EXIT_S = 5.0  # between the end of its stream and the end of the process
@@ -68,6 +69,7 @@ class EngineLink:
         self._reader = reader
         self._writer = writer
         self.last_beat: Beat | None = None
+        self._joined = bytearray()  # frames of this turn of the loop
         self._started_at = time.monotonic()
 
     @classmethod
@@ -105,9 +107,20 @@ class EngineLink:
         return time.monotonic() - self._started_at
 
     def send(self, frame: Frame) -> None:
-        """Queue a frame. After the engine's death it is discarded; the next engine gets its jobs again."""
-        if not self._writer.is_closing():
-            self._writer.write(encode(frame))
+        """Queue a frame. After the engine's death it is discarded; the next engine gets its jobs again.
+
+        Frames of one turn of the loop are written together: an idle engine starts with all of them.
+        """
+        if not self._joined:
+            asyncio.get_running_loop().call_soon(self._write)
+        self._joined += encode(frame)
+        if len(self._joined) > _JOINED_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        if self._joined and not self._writer.is_closing():
+            self._writer.write(bytes(self._joined))
+        self._joined.clear()
 
     async def writable(self, wait_s: float) -> bool:
         """Wait while the engine is far behind in reading; False if it still is after `wait_s`."""

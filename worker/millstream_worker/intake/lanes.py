@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,8 @@ _PAGE = 200
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 
+_Row = tuple[str, bytes, Any]  # lane, id and fields of an entry
+
 
 @dataclass(frozen=True, slots=True)
 class ReadTimes:
@@ -52,7 +54,7 @@ class LaneReader:
         self,
         consumer: Consumer,
         shard: ShardKeys,
-        held: Callable[[], Container[tuple[ShardKeys, str, str]]],
+        held: Callable[[], Collection[tuple[ShardKeys, str, str]]],
         times: ReadTimes,
         max_dead: int,
     ) -> None:
@@ -114,16 +116,23 @@ class LaneReader:
         return True
 
     async def _read(self, count: int) -> list[LaneEntry]:
-        call = calls.take(self.shard, owner=self._owner, max_entries=count, max_bytes=_MOST_BYTES)
-        if delivered := await calls.run(self._redis, call):
-            return await self._entries([(one.lane, one.entry_id, one.fields) for one in delivered])
-        # Only a wake-up, so one of each lane: the next read takes entries by bytes again.
+        if delivered := await self._take(count):
+            return await self._entries(delivered)
+        # Only a wake-up, so one of each lane: entries are taken by bytes.
         everywhere = dict.fromkeys(self.shard.lanes, ">")
         streams = await self._redis.xreadgroup(GROUP, self._owner, everywhere, count=1, block=self._block_ms)
         lanes = {self.shard.lane(lane).encode(): lane for lane in LANES}
-        return await self._entries([(lanes[key], *row) for key, rows in streams for row in rows])
+        woken_by = [(lanes[key], *row) for key, rows in streams for row in rows]
+        if woken_by and count > len(woken_by) and not self._held():  # an idle engine takes the burst
+            woken_by += await self._take(count - len(woken_by))
+        return await self._entries(woken_by)
 
-    async def _entries(self, rows: Sequence[tuple[str, bytes, Any]]) -> list[LaneEntry]:
+    async def _take(self, count: int) -> list[_Row]:
+        call = calls.take(self.shard, owner=self._owner, max_entries=count, max_bytes=_MOST_BYTES)
+        delivered = await calls.run(self._redis, call)
+        return [(one.lane, one.entry_id, one.fields) for one in delivered]
+
+    async def _entries(self, rows: Sequence[_Row]) -> list[LaneEntry]:
         return [entry for row in rows if (entry := await self._entry(*row)) is not None]
 
     async def _entry(

@@ -19,7 +19,7 @@ from millstream_worker.engine.runner.device.cgroup import ControlGroups
 
 WINDOW_S = 0.05  # of computing, several time slices, that are judged together
 MOST_LOST = 0.4  # of a thread's time: with one less, two threads lose some more
-FIRST_S, LAST_S = 0.05, 1.6  # of computing until one more is tried; each time in vain doubles it
+FIRST_S, LAST_S = 0.05, 1.6  # until one more is tried; each time in vain doubles it
 
 
 class FreeCores:
@@ -37,16 +37,22 @@ class FreeCores:
         self._clock = clock
         self._computed = 0.0  # seconds since the window began
         self._waited = 0.0
-        self._pause = self._until_trial = FIRST_S
-        self._step_begun = 0.0
+        self._pause = FIRST_S
+        self._trial_at = self._step_begun = self._step_ended = 0.0
 
     def begin_step(self) -> None:
+        now = self._step_begun = self._clock()
+        if now - self._step_ended > WINDOW_S:  # it was idle: what was before says nothing about now
+            self._computed = 0.0
+        if now >= self._trial_at and (threads := torch.get_num_threads()) < self._threads:
+            torch.set_num_threads(threads + 1)
+            self._computed = 0.0
         if not self._computed:
             self._waited = self._waited_s()
-        self._step_begun = self._clock()
 
     def end_step(self) -> None:
-        self._computed += self._clock() - self._step_begun
+        self._step_ended = self._clock()
+        self._computed += self._step_ended - self._step_begun
         if self._computed >= WINDOW_S:
             self._judge((self._waited_s() - self._waited) / self._computed)
             self._computed = 0.0
@@ -56,13 +62,9 @@ class FreeCores:
         threads = torch.get_num_threads()
         if lost > MOST_LOST and threads > 1:
             torch.set_num_threads(max(1, threads - max(1, round(lost))))
-            self._until_trial = self._pause
+            self._trial_at = self._step_ended + self._pause
             self._pause = min(2 * self._pause, LAST_S)
-        elif threads < self._threads:
-            self._until_trial -= self._computed
-            if self._until_trial <= 0:
-                torch.set_num_threads(threads + 1)
-        else:
+        elif threads == self._threads:
             self._pause = FIRST_S
 
 
