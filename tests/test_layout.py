@@ -9,6 +9,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (ROOT / "producer" / "millstream", ROOT / "worker" / "millstream_worker")
+MIRRORED = {  # folders of tests, and of what they test
+    **{name: PACKAGES[0] / name for name in ("batch", "cli", "client", "gateway", "openai", "wire")},
+    "engine": PACKAGES[1] / "engine",
+    "worker": PACKAGES[1],
+}
 MOST_FILES = 13  # Python files of a folder, without __init__.py and __main__.py
 FACES = {"__init__", "__main__"}
 
@@ -119,6 +124,20 @@ def test_a_file_name_stands_for_one_module() -> None:
 
 def test_a_folder_has_few_files() -> None:
     assert large() == {}
+
+
+def test_folders_of_tests_mirror_those_of_the_packages() -> None:
+    tested = {
+        top: {
+            file.parent.relative_to(ROOT / "tests" / top)
+            for file in (ROOT / "tests" / top).rglob("test_*.py")
+        }
+        for top in MIRRORED
+    }
+    missing = [
+        f"{top}/{one}" for top, found in tested.items() for one in found if not (MIRRORED[top] / one).is_dir()
+    ]
+    assert missing == []
 
 
 def test_no_folders_import_each_other() -> None:

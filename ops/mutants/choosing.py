@@ -34,11 +34,11 @@ AREAS = {
     ),
     "journal": Area(
         ("producer/millstream/batch/**/journal.py", "producer/millstream/batch/**/run*file.py"),
-        ("tests/batch", "tests/cli/test_batch_rerun.py", "tests/cli/test_batch_cancel.py"),
+        ("tests/batch", "tests/cli/batch/test_batch_rerun.py", "tests/cli/batch/test_batch_cancel.py"),
     ),
     "lua": Area(
         ("producer/millstream/wire/lua/**/*.lua", "producer/millstream/gateway/redis/lua/**/*.lua"),
-        ("tests/wire", "tests/gateway", "tests/security/test_roles.py", "tests/worker/test_result_cache.py"),
+        ("tests/wire", "tests/gateway", "tests/security/test_roles.py", "tests/worker/jobs/test_result_cache.py"),
     ),
 }  # fmt: skip
 

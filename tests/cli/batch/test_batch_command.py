@@ -15,7 +15,7 @@ from support.screen import screen
 from support.servers.servers import free_port
 from support.workers.answering_worker import answering, completion, read_rows, write_lines
 
-PAGE = (Path(__file__).parents[2] / "ops" / "pages" / "batch.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "ops" / "pages" / "batch.md").read_text("utf-8")
 
 
 def nowhere() -> str:

@@ -21,7 +21,7 @@ from support.workers.answering_worker import CUT, answering, completion, write_l
 
 from millstream.batch.files import compressed
 
-EARLIER = Path(__file__).parents[1] / "batch" / "earlier_run"
+EARLIER = Path(__file__).parents[2] / "batch" / "earlier_run"
 
 
 def test_a_rerun_after_an_edit_stops_and_says_how_to_go_on(batch: BatchFiles) -> None:
