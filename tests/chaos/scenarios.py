@@ -66,7 +66,7 @@ CLUSTER: Weights = {topology.move_slot: 3, topology.kill_node: 1}
 BESIDE: Weights = {process.kill_engine: 6, server.cut_pubsub: 4}
 GATEWAYS: Weights = {
     gateway.kill_gateway: 3, gateway.kill_claiming_gateway: 2, gateway.freeze_gateway: 2,
-    gateway.replace_gateway: 1,
+    gateway.replace_gateway: 1, gateway.lose_store: 1,
 }  # fmt: skip
 BESIDE_GATEWAYS: Weights = {
     server.kill_server: 2, server.restart_server: 1, server.cut_commands: 1, server.cut_pubsub: 1,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Never
 
 from millstream.client.session.options import ClientOptions
 from millstream.gateway.auth.authenticator import Authenticator
@@ -19,6 +22,9 @@ from millstream.gateway.gateway_settings import GatewaySettings
 from millstream.gateway.queues.queue_clients import QueueClient, QueueClients
 from millstream.gateway.queues.queue_directory import QueueDirectory
 from millstream.gateway.redis.gateway_redis import NAME, GatewayRedis
+
+log = logging.getLogger(__name__)
+AGAIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +69,19 @@ class GatewayContext:
         """Runs what goes on beside requests, for ever."""
         async with asyncio.TaskGroup() as group:
             for one in (self.idempotency, self.directory, self.orphans):
-                group.create_task(one.run())
+                group.create_task(_lasting(one.run))
 
     async def aclose(self) -> None:
         self.executor.close()
         await self.clients.aclose()
         await self.redis.aclose()
+
+
+async def _lasting(run: Callable[[], Awaitable[None]]) -> Never:
+    """Runs it again after whatever it raises: nothing that a record holds ends a gateway."""
+    while True:
+        try:
+            await run()
+        except Exception:
+            log.exception("going on in %.0f s", AGAIN_S)
+        await asyncio.sleep(AGAIN_S)

@@ -11,7 +11,7 @@ from support.batches import ENDED, jsonl, rows_of
 from support.workers.word_answers import counted
 
 from chaos.door.door import AGAIN_S, Door
-from millstream.gateway.redis.tenant_keys import OPEN_BATCHES
+from millstream.gateway.redis.tenant_keys import OPEN_TENANTS
 
 if TYPE_CHECKING:
     from chaos.arena import Arena
@@ -43,9 +43,9 @@ class BatchLoad:
             self._door.tally["rows of batches"] += len(wanted)
 
     async def judge(self) -> None:
-        """Nothing may be left open; an ended batch is taken off the list when its parts are deleted."""
+        """Nothing may be left open; an ended batch is taken off its tenant's list."""
         for _ in range(round(SETTLED_S / AGAIN_S)):
-            if not await self._arena.admin.zcard(OPEN_BATCHES):
+            if not await self._arena.admin.zcard(OPEN_TENANTS):
                 return
             await asyncio.sleep(AGAIN_S)
         self._door.note("a batch is still open", "batch")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 
 from chaos.arena import Arena
 from chaos.door.gateways import LEASE_S
@@ -45,3 +46,19 @@ async def replace_gateway(arena: Arena) -> None:
     """SIGTERM, as a deployment does."""
     assert arena.gateways is not None
     await arena.gateways.replace(arena.random.randrange(arena.setup.gateways))
+
+
+@fault("store away")
+async def lose_store(arena: Arena) -> None:
+    """The folder of files is unmounted, and comes back: an empty one is left behind meanwhile."""
+    away = arena.files.with_name("away")
+    await asyncio.to_thread(arena.files.rename, away)
+    arena.files.mkdir()
+    try:
+        await asyncio.sleep(arena.random.uniform(0.2, 2.0) * LEASE_S)
+    finally:
+        found = sorted(str(path) for path in arena.files.rglob("*"))
+        if found:
+            arena.ledger.note(f"written where no store was: {found}")
+            await asyncio.to_thread(shutil.rmtree, arena.files)
+        await asyncio.to_thread(away.rename, arena.files)  # in the place of an empty folder

@@ -40,8 +40,18 @@ async def test_lines_are_those_of_the_whole(chunks: list[bytes]) -> None:
 def test_a_set_of_lines_is_its_ranges(numbers: set[int]) -> None:
     text, found = ranges_of(numbers), LineSet()
     if numbers:
-        found.add_ranges(text)
+        found.add_ranges(text, 300)
     assert {number for number in range(1, 400) if number in found} == numbers
+    assert len(found) == len(numbers)
+    for number in sorted(numbers)[::2]:
+        found.discard(number)
+    assert {number for number in range(1, 400) if number in found} == set(sorted(numbers)[1::2])
+
+
+@pytest.mark.parametrize("text", ["", "0", "2-1", "1-400000000", "x"])
+def test_damaged_ranges_are_refused_at_once(text: str) -> None:
+    with pytest.raises(ValueError, match=r"lines|invalid literal"):
+        LineSet().add_ranges(text, 300)
 
 
 def test_ranges_are_short() -> None:

@@ -106,6 +106,20 @@ def commit_part(
     )
 
 
+def restore_part(
+    keys: TenantKeys, batch_id: str, *, holder: str, place: int, before: str, after: str, counts: PartCounts
+) -> ScriptCall[bool]:
+    """Puts a part in the place of one that was lost. `counts`: what is added, or taken off, by rows that have
+    other results now. False: another holds the batch, or another part is in that place.
+    """
+    return ScriptCall(
+        gateway_script("restore_part"),
+        (keys.batch(batch_id), keys.batch_parts(batch_id)),
+        (holder, place, before, after, counts.completed, counts.failed),
+        lambda reply: bool(reply.decode() == "ok"),
+    )
+
+
 def move_batch(
     keys: TenantKeys,
     batch_id: str,

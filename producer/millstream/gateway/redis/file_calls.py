@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from millstream.gateway.redis.gateway_calls import OnceOutcome
 from millstream.gateway.redis.gateway_scripts import gateway_script
@@ -60,6 +61,13 @@ def register_store(own_id: str | None) -> ScriptCall[tuple[str, int]]:
     )
 
 
-def claim_orphan_sweep(*, while_ms: int) -> ScriptCall[bool]:
-    """True for one caller per `while_ms`: it deletes orphaned objects."""
-    return ScriptCall(gateway_script("claim_orphan_sweep"), (STORE,), (positive("while_ms", while_ms),), bool)
+class Sweep(StrEnum):
+    """Objects of the store that are looked through together, by the field that says when they were last."""
+
+    FILES = "swept_ms"
+    PARTS = "parts_swept_ms"
+
+
+def claim_sweep(kind: Sweep, *, while_ms: int) -> ScriptCall[bool]:
+    """True for one caller per `while_ms`: it deletes objects that nobody needs."""
+    return ScriptCall(gateway_script("claim_sweep"), (STORE,), (kind, positive("while_ms", while_ms)), bool)

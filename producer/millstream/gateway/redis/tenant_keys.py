@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from dataclasses import dataclass
 
@@ -10,16 +11,32 @@ from millstream.errors import InvalidRequest
 API_KEYS = "{msgw}:keys"  # a hash: SHA-256 of a key in hex -> JSON of whom it belongs to
 STORE = "{msgw}:store"  # a hash: id of the store of files, since_ms: when it was first seen, swept_ms
 FILE_ID = re.compile(r"file-[0-9a-f]{32}")
-OPEN_BATCHES = "{msgw}:batches"  # a sorted set: `<tenant> <batch id>` by when a gateway should look, Unix ms
+OPEN_TENANTS = "{msgw}:tenants"  # a sorted set: tenants with open batches, by when their turn is, Unix ms
+OPEN_BATCHES = "{msgw}:batches"  # of older versions: `<tenant> <batch id>` of all open batches
 BATCH_ID = re.compile(r"batch_[0-9a-z]{1,80}")
-_TENANT = re.compile(r"[A-Za-z0-9._:@-]{0,100}")
+TENANT = re.compile(r"[A-Za-z0-9._:@-]{0,100}")
 
 
 def check_tenant(tenant: str) -> str:
     """Raises InvalidRequest. The empty tenant is that of a gateway without keys."""
-    if not _TENANT.fullmatch(tenant):
+    if not TENANT.fullmatch(tenant):
         raise InvalidRequest("tenant", tenant, "at most 100 characters of A-Z a-z 0-9 . _ : @ -")
     return tenant
+
+
+def coded(tenant: str) -> str:
+    """Writes a tenant in letters that mean nothing in a path."""
+    return "t" + base64.b32encode(tenant.encode()).decode().rstrip("=").lower()
+
+
+def decoded(text: str) -> str | None:
+    """Reads what `coded` writes; None for any other text."""
+    letters = text[1:].upper()
+    try:
+        tenant = base64.b32decode(letters + "=" * (-len(letters) % 8)).decode()
+    except ValueError:
+        return None
+    return tenant if coded(tenant) == text else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +92,11 @@ class TenantKeys:
         may have expired.
         """
         return f"{self.tag}:batches"
+
+    @property
+    def open_batches(self) -> str:
+        """Sorted set: ids of batches that have not ended, by when a gateway should look, Unix ms."""
+        return f"{self.tag}:open-batches"
 
     def batch(self, batch_id: str) -> str:
         """Hash: what is known of a batch, and who carries it out: holder, until_ms."""

@@ -1,21 +1,24 @@
-"""The records of batches, in Redis: a hash for each, a sorted set for each tenant in the order of creation,
-and one of all batches that are open.
-"""
+"""The records of batches, in Redis: a hash for each, and a list for each tenant in the order of creation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from redis.exceptions import ResponseError
+
+from millstream.errors import ProtocolError
 from millstream.gateway.batches.records.batch_part import BatchPart
 from millstream.gateway.batches.records.batch_record import BatchRecord
 from millstream.gateway.batches.records.line_set import LineSet
+from millstream.gateway.batches.records.open_batches import OpenBatch, OpenBatches
 from millstream.gateway.redis.batch_calls import cancel_batch, create_batch
 from millstream.gateway.redis.gateway_redis import GatewayRedis
-from millstream.gateway.redis.tenant_keys import BATCH_ID, OPEN_BATCHES, TenantKeys
+from millstream.gateway.redis.tenant_keys import BATCH_ID, TenantKeys
 from millstream.wire.calls.scripts import texts
 
-LOOKED_AT = 1000  # open batches, at once
+log = logging.getLogger(__name__)
 LEAST_LOOKED_AT = 100  # of a tenant's list, at once
 
 
@@ -27,18 +30,13 @@ class BatchPage:
 
 @dataclass(frozen=True, slots=True)
 class WrittenLines:
-    """Lines whose rows are committed, and in how many parts."""
+    """Lines whose rows are committed. `parts`: all; `lost`: those whose objects are gone, each with its
+    lines, which are not in `lines`.
+    """
 
     lines: LineSet
-    parts: int
-
-
-@dataclass(frozen=True, slots=True)
-class OpenBatch:
-    """A batch that may be waiting for a gateway."""
-
-    tenant: str
-    id: str
+    parts: tuple[BatchPart, ...]
+    lost: Mapping[BatchPart, LineSet]
 
 
 class BatchCatalogue:
@@ -46,6 +44,7 @@ class BatchCatalogue:
 
     def __init__(self, redis: GatewayRedis) -> None:
         self._redis = redis
+        self.open = OpenBatches(redis)
 
     async def create(
         self,
@@ -63,9 +62,9 @@ class BatchCatalogue:
         )
         # Before, as nobody would look for the batch of a gateway that dies here; and after, as another
         # gateway may have looked too early.
-        await self.ensure_scheduled(OpenBatch(tenant, id))
+        await self.open.ensure_scheduled(OpenBatch(tenant, id))
         await self._redis.run(call)
-        await self.ensure_scheduled(OpenBatch(tenant, id))
+        await self.open.ensure_scheduled(OpenBatch(tenant, id))
         found = await self.find(tenant, id)
         assert found is not None, "an open batch does not expire"
         return found
@@ -92,14 +91,14 @@ class BatchCatalogue:
             wanted = max(LEAST_LOOKED_AT, limit + 1 - len(found))
             with self._redis.reach():
                 rows = await redis.zrevrangebyscore(keys.batches, edge, "-inf", 0, wanted, withscores=True)
-            found += await self._records(tenant, [id.decode() for id, _ in rows])
+            found += await self._records(tenant, [id.decode("utf-8", "replace") for id, _ in rows])
             if len(rows) < wanted:
                 break
             edge = f"({int(rows[-1][1])}"
         return BatchPage(tuple(found[:limit]), len(found) > limit)
 
     async def _records(self, tenant: str, ids: list[str]) -> list[BatchRecord]:
-        """Those that have expired are taken off the list."""
+        """Those that have expired are taken off the list; damaged ones are left out."""
         keys, redis = TenantKeys(tenant), self._redis.client
         if not ids:
             return []
@@ -107,10 +106,18 @@ class BatchCatalogue:
             async with redis.pipeline(transaction=False) as pipeline:
                 for id in ids:
                     pipeline.hgetall(keys.batch(id))
-                rows = await pipeline.execute()
+                rows = await pipeline.execute(raise_on_error=False)
+            rows = [{} if isinstance(row, ResponseError) else row for row in rows]  # a key of another type
             if gone := [id for id, row in zip(ids, rows, strict=True) if not row]:
                 await redis.zrem(keys.batches, *gone)
-        return [BatchRecord.of(tenant, id, texts(row)) for id, row in zip(ids, rows, strict=True) if row]
+        found = []
+        for id, row in zip(ids, rows, strict=True):
+            try:
+                if row:
+                    found.append(BatchRecord.of(tenant, id, texts(row)))
+            except ProtocolError as error:
+                log.warning("%s", error)
+        return found
 
     async def cancel(self, tenant: str, id: str) -> str | None:
         """The status that it has now; None if there is no such batch."""
@@ -122,37 +129,18 @@ class BatchCatalogue:
             rows = await self._redis.client.lrange(TenantKeys(batch.tenant).batch_parts(batch.id), start, -1)
         return [BatchPart.of(row.decode()) for row in rows]
 
-    async def written_lines(self, batch: BatchRecord) -> WrittenLines:
+    async def written_lines(
+        self, batch: BatchRecord, parts: Sequence[BatchPart], lost: Collection[BatchPart]
+    ) -> WrittenLines:
+        """Reads the lines of the committed `parts`, some of which are lost."""
         with self._redis.reach():
             rows = await self._redis.client.lrange(TenantKeys(batch.tenant).batch_lines(batch.id), 0, -1)
-        lines = LineSet()
-        for row in rows:
-            lines.add_ranges(row.decode())
-        return WrittenLines(lines, len(rows))
-
-    async def schedule(self, batch: OpenBatch, due_ms: int) -> None:
-        """A gateway that has time looks for it from `due_ms` on, by the server's clock."""
-        with self._redis.reach():
-            await self._redis.client.zadd(OPEN_BATCHES, {f"{batch.tenant} {batch.id}": due_ms})
-
-    async def ensure_scheduled(self, batch: OpenBatch) -> None:
-        """Announce one that is not, for now."""
-        with self._redis.reach():
-            seconds, microseconds = await self._redis.client.time()
-            due_ms = seconds * 1000 + microseconds // 1000
-            await self._redis.client.zadd(OPEN_BATCHES, {f"{batch.tenant} {batch.id}": due_ms}, nx=True)
-
-    async def unschedule(self, batch: OpenBatch) -> None:
-        """It has ended, and nothing is to be done about it any more."""
-        with self._redis.reach():
-            await self._redis.client.zrem(OPEN_BATCHES, f"{batch.tenant} {batch.id}")
-
-    async def due(self, now_ms: int) -> list[OpenBatch]:
-        """Those that have waited longest come first."""
-        with self._redis.reach():
-            rows = await self._redis.client.zrangebyscore(OPEN_BATCHES, "-inf", now_ms, 0, LOOKED_AT)
-        return [OpenBatch(*row.decode().partition(" ")[::2]) for row in rows]
-
-    async def count_open(self) -> int:
-        with self._redis.reach():
-            return int(await self._redis.client.zcard(OPEN_BATCHES))
+        if len(rows) < len(parts):
+            raise ProtocolError(f"the lines of {batch.id} are damaged: {len(rows)} parts of {len(parts)}")
+        written, missing = LineSet(), {part: LineSet() for part in lost}
+        try:
+            for part, row in zip(parts, rows, strict=False):
+                missing.get(part, written).add_ranges(row.decode(), batch.total)
+        except ValueError as error:
+            raise ProtocolError(f"the lines of {batch.id} are damaged: {error!s:.100}") from None
+        return WrittenLines(written, tuple(parts), missing)

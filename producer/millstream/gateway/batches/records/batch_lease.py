@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Never, Self
 from uuid import uuid4
 
-from millstream.errors import AccessDenied, Unavailable
-from millstream.gateway.batches.records.batch_catalogue import OpenBatch
+from millstream.errors import MillstreamError, Unavailable
 from millstream.gateway.batches.records.batch_record import BatchStatus
+from millstream.gateway.batches.records.open_batches import OpenBatch
 from millstream.gateway.redis.batch_calls import (
     LOST,
     PartCounts,
@@ -21,6 +21,7 @@ from millstream.gateway.redis.batch_calls import (
     commit_part,
     move_batch,
     renew_batch,
+    restore_part,
     take_batch,
 )
 from millstream.gateway.redis.gateway_redis import GatewayRedis
@@ -96,7 +97,7 @@ class BatchLease:
 
     async def release(self) -> None:
         """Another gateway may take it at once."""
-        with contextlib.suppress(Unavailable, AccessDenied, TimeoutError):  # it ends by itself
+        with contextlib.suppress(MillstreamError, TimeoutError):  # it ends by itself
             async with asyncio.timeout(_GIVING_BACK_S):
                 await self._redis.run(renew_batch(self._keys, self._id, holder=self.holder, lease_ms=0))
 
@@ -116,6 +117,14 @@ class BatchLease:
         """
         call = commit_part(
             self._keys, self._id, holder=self.holder, counts=counts, parts=parts, behind=behind
+        )
+        if not await self._redis.run(call):
+            raise LeaseLost
+
+    async def restore(self, place: int, before: str, after: str, counts: PartCounts) -> None:
+        """Puts a part in the place of a lost one. Raises LeaseLost, Unavailable."""
+        call = restore_part(
+            self._keys, self._id, holder=self.holder, place=place, before=before, after=after, counts=counts
         )
         if not await self._redis.run(call):
             raise LeaseLost

@@ -14,6 +14,8 @@ from millstream.gateway.redis.batch_calls import PartCounts
 
 FOLDER = "batches"  # of the store of files
 PREFIX = "batch_"
+PARTS_KEPT_S = 86_400  # a server that has lost its last writes may have the batch as it was before its end
+GIVEN_UP_S = 86_400  # after its time, if its store of files cannot be used
 
 
 class BatchStatus(StrEnum):
@@ -109,6 +111,14 @@ class BatchRecord:
     @property
     def is_validated(self) -> bool:
         return "in_progress" in self.times
+
+    def is_given_up(self, now_s: float) -> bool:
+        """True when it has ended nowhere although its time has been over for a day."""
+        return now_s > self.expires_s + GIVEN_UP_S
+
+    def is_over(self, now_s: float) -> bool:
+        """True when nobody needs its parts any more: it ended a day ago."""
+        return self.status.has_ended and now_s > self.times.get(self.status, self.expires_s) + PARTS_KEPT_S
 
     @property
     def model(self) -> str | None:

@@ -9,8 +9,9 @@ from starlette.responses import JSONResponse, Response
 
 from millstream.errors import InvalidRequest
 from millstream.gateway.auth.api_keys import ApiKey
-from millstream.gateway.batches.records.batch_catalogue import BatchCatalogue, OpenBatch
+from millstream.gateway.batches.records.batch_catalogue import BatchCatalogue
 from millstream.gateway.batches.records.batch_record import PREFIX, BatchRecord, BatchStatus
+from millstream.gateway.batches.records.open_batches import OpenBatch
 from millstream.gateway.batches.routes.batch_request import BatchRequest, read_batch_request
 from millstream.gateway.batches.routes.result_rows import ResultRows
 from millstream.gateway.batches.routes.result_stream import result_stream
@@ -88,7 +89,7 @@ class BatchRoutes:
     async def one(self, request: Request, caller: ApiKey) -> Response:
         batch = await self._find(request, caller)
         if not batch.status.has_ended:
-            await self.catalogue.ensure_scheduled(OpenBatch(batch.tenant, batch.id))
+            await self.catalogue.open.ensure_scheduled(OpenBatch(batch.tenant, batch.id))
         return JSONResponse(batch.to_api())
 
     async def cancel(self, request: Request, caller: ApiKey) -> Response:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 
 from millstream.batch.files.input_lines import InputLine
@@ -20,7 +22,8 @@ from millstream.gateway.batches.runner.part_writer import PartWriter
 from millstream.gateway.batches.runner.result_files import ResultFiles
 from millstream.gateway.batches.runner.validation import Verdict, validate
 from millstream.gateway.context import GatewayContext
-from millstream.gateway.files.store.object_store import MissingObject
+from millstream.gateway.files.store.object_store import MissingObject, StoreUnavailable
+from millstream.gateway.files.store.store_marker import StoreMismatch
 
 
 class InputGone(Exception):
@@ -35,7 +38,18 @@ class BatchExecution:
     ) -> None:
         self._gateway, self._catalogue = gateway, catalogue
         self._batch, self._lease = batch, lease
-        self._results = ResultFiles(gateway.store, gateway.files)
+        self._results = ResultFiles(gateway.store, gateway.files, gateway.marker)
+        self._line_run: LineRun | None = None
+
+    @property
+    def stalled_s(self) -> float:
+        """Returns for how long the queues of its lines have taken none and answered none."""
+        return self._line_run.stalled_s if self._line_run is not None else 0.0
+
+    @property
+    def answered(self) -> int:
+        """Returns how many lines were answered in this run."""
+        return self._line_run.answered if self._line_run is not None else 0
 
     async def run(self) -> None:
         """Runs the batch to its end. Raises LeaseLost, MillstreamError."""
@@ -45,8 +59,14 @@ class BatchExecution:
         try:
             await self._to_its_end()
         except InputGone:
-            await self._end_without_input()
-        await self._results.delete_parts(self._batch)
+            await self._fail_as("input_file_gone", "the input file was deleted before the batch had ended")
+        except (StoreUnavailable, StoreMismatch) as error:
+            if not self._batch.is_given_up(time.time()):
+                raise
+            message = (
+                f"the store of files could not be used for a day after the batch's time was over: {error}"
+            )
+            await self._fail_as("store_unavailable", message)
 
     async def _to_its_end(self) -> None:
         interrupted = False
@@ -62,9 +82,15 @@ class BatchExecution:
         if self._batch.status is BatchStatus.VALIDATING:
             await self._validate()
         if self._batch.status is BatchStatus.IN_PROGRESS:
-            reader, clients, executor = self._reader(), self._gateway.clients, self._gateway.executor
-            run = LineRun(self._batch, self._lease, clients, reader, await self._parts(), executor)
-            await run.run(self._lines())
+            await self._answer_lines(await self._parts())
+        elif self._batch.status is BatchStatus.FINALIZING and (parts := await self._parts()).has_lost:
+            await self._answer_lines(parts)
+
+    async def _answer_lines(self, parts: PartWriter) -> None:
+        reader, clients, executor = self._reader(), self._gateway.clients, self._gateway.executor
+        self._line_run = LineRun(self._batch, self._lease, clients, reader, parts, executor)
+        await self._line_run.run(self._lines())
+        self._line_run = None
 
     async def _validate(self) -> None:
         reader = self._reader()
@@ -104,12 +130,15 @@ class BatchExecution:
         named = await self._results.make(batch, await self._catalogue.parts(batch))
         await self._lease.move(batch.status, ends, **named)
 
-    async def _end_without_input(self) -> None:
-        """Fails the batch and keeps its answers; its other lines cannot be known any more."""
-        fault = LineFault("input_file_gone", "the input file was deleted before the batch had ended")
+    async def _fail_as(self, code: str, message: str) -> None:
+        """Fails the batch and keeps the answers that are there; its other lines cannot be known any more."""
         verdict = Verdict(self._batch.total)
-        verdict.refuse(None, fault)
-        named = await self._results.make(self._batch, await self._catalogue.parts(self._batch))
+        verdict.refuse(None, LineFault(code, message))
+        named: dict[str, str] = {}
+        with contextlib.suppress(StoreUnavailable, StoreMismatch):
+            parts = await self._catalogue.parts(self._batch)
+            lost = await self._results.lost(self._batch, parts)
+            named = await self._results.make(self._batch, [part for part in parts if part not in lost])
         batch = await self._reload()
         fields = {"errors": json.dumps(verdict.errors)} | named
         await self._lease.move(batch.status, BatchStatus.FAILED, **fields)
@@ -121,14 +150,16 @@ class BatchExecution:
         return self._batch
 
     async def _parts(self) -> PartWriter:
-        written = await self._catalogue.written_lines(self._batch)
+        parts = await self._catalogue.parts(self._batch)
+        lost = await self._results.lost(self._batch, parts)
+        written = await self._catalogue.written_lines(self._batch, parts, lost)
         return PartWriter(self._batch, written, self._lease, self._gateway.store, self._gateway.metrics)
 
     def _reader(self) -> LineReader:
         return LineReader(self._batch, self._gateway.directory, self._gateway.executor)
 
     async def _lines(self) -> AsyncIterator[InputLine]:
-        """Yields the lines of the input. Raises InputGone."""
+        """Yields the lines of the input. Raises InputGone, StoreMismatch if all of the store is gone."""
         record = await self._gateway.files.find(self._batch.tenant, self._batch.input_file_id)
         if record is None:
             raise InputGone
@@ -136,4 +167,5 @@ class BatchExecution:
             async for line in input_lines(self._gateway.store.read(record.path)):
                 yield line
         except MissingObject:
+            await self._gateway.marker.confirm(now=True)
             raise InputGone from None

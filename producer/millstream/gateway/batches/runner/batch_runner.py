@@ -1,17 +1,23 @@
-"""Looks for open batches that nobody carries out, and carries them out: a task of each gateway."""
+"""Looks for open batches that nobody carries out, and carries them out: a task of each gateway.
+
+Tenants take turns, a batch a turn. A batch whose queues take and answer nothing gives its place to one that
+waits for a place; its jobs stay where they are, and it is looked at again.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections import Counter
+import time
+from dataclasses import dataclass
 
-from millstream.errors import InvalidRequest, MillstreamError, ProtocolError
-from millstream.gateway.batches.records.batch_catalogue import BatchCatalogue, OpenBatch
+from millstream.errors import MillstreamError
+from millstream.gateway.batches.records.batch_catalogue import BatchCatalogue
 from millstream.gateway.batches.records.batch_lease import BatchLease, LeaseLost
+from millstream.gateway.batches.records.open_batches import OpenBatch
 from millstream.gateway.batches.runner.batch_execution import BatchExecution
-from millstream.gateway.batches.runner.result_files import ResultFiles
+from millstream.gateway.batches.runner.part_sweep import PartSweep
 from millstream.gateway.context import GatewayContext
 from millstream.gateway.files.store.store_marker import StoreMismatch
 from millstream.gateway.redis.batch_calls import TakeOutcome, TakeReply
@@ -19,10 +25,28 @@ from millstream.wire.timing import ServerClock, within
 
 log = logging.getLogger(__name__)
 LOOK_S = 0.5
+COUNT_S = 5.0  # between two counts of the open batches
 MOST_BATCHES = 16  # at once, of one gateway
 MOST_OF_TENANT = 4
+STALLED_S = 1.0  # without progress, after which another batch may have the place
 AGAIN_MS = 5_000  # until a batch is tried again that could not be carried out
+LONGEST_AGAIN_MS = 60_000  # if it has given its place up again and again
 STOP_S = 5.0  # longest wait for leases to be given back
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """A batch that is carried out here. `again_ms`: when it is looked at again, if it gives its place up."""
+
+    batch: OpenBatch
+    lease: BatchLease
+    execution: BatchExecution | None = None
+    task: asyncio.Task[None] | None = None
+    again_ms: int | None = None
+
+    @property
+    def stalled_s(self) -> float:
+        return 0.0 if self.execution is None or self.again_ms is not None else self.execution.stalled_s
 
 
 class BatchRunner:
@@ -31,14 +55,17 @@ class BatchRunner:
     def __init__(self, gateway: GatewayContext) -> None:
         self._gateway = gateway
         self._catalogue = BatchCatalogue(gateway.redis)
+        self._open = self._catalogue.open
         self._clock = ServerClock()
-        self._running: dict[OpenBatch, asyncio.Task[None]] = {}
+        self._running: dict[OpenBatch, _Run] = {}
+        self._given_up: dict[OpenBatch, int] = {}  # how often each has given its place up, without an answer
+        self._counted_s = 0.0
         self._stopping = asyncio.Event()
 
     async def stop(self) -> None:
         """Gives its leases back at once; another gateway goes on with the batches under way."""
         self._stopping.set()
-        tasks = list(self._running.values())
+        tasks = [run.task for run in self._running.values() if run.task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -46,33 +73,76 @@ class BatchRunner:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
+            sweeping = group.create_task(PartSweep(self._gateway, self._catalogue).run())
             while not self._stopping.is_set():
+                pause_s = AGAIN_MS / 1000
                 try:
                     await self._look(group)
                     pause_s = LOOK_S
                 except (MillstreamError, StoreMismatch) as error:
                     log.warning("no batch can be carried out now: %s", error)
-                    pause_s = AGAIN_MS / 1000
+                except Exception:  # whatever is in a record ends no gateway
+                    log.exception("no batch can be carried out now")
                 await within(self._stopping, pause_s)
+            sweeping.cancel()
 
     async def _look(self, group: asyncio.TaskGroup) -> None:
-        redis = self._gateway.redis.client
         with self._gateway.redis.reach():
-            await self._clock.sync(redis)
-        self._gateway.metrics.open_batches.set(await self._catalogue.count_open())
-        due = await self._catalogue.due(self._clock.now_ms())
-        if due:
+            await self._clock.sync(self._gateway.redis.client)
+        await self._count()
+        await self._open.adopt()
+        turns = await self._open.tenants_due(self._clock.now_ms())
+        usable = not turns or await self._store_is_usable()
+        while turns:
+            turns = [tenant for tenant in turns if await self._take_turn(tenant, group, usable=usable)]
+        if not usable:
+            await within(self._stopping, AGAIN_MS / 1000)
+
+    async def _count(self) -> None:
+        if time.monotonic() >= self._counted_s + COUNT_S:
+            self._counted_s = time.monotonic()
+            self._gateway.metrics.open_batches.set(await self._open.count())
+
+    async def _store_is_usable(self) -> bool:
+        try:
             await self._gateway.marker.confirm()
-        tenants = Counter(batch.tenant for batch in self._running)
-        for batch in due:
-            if len(self._running) >= MOST_BATCHES or self._stopping.is_set():
-                return
-            if batch not in self._running and tenants[batch.tenant] < MOST_OF_TENANT:
+        except (MillstreamError, StoreMismatch) as error:
+            log.warning("batches wait for the store of files: %s", error)
+            return False
+        return True
+
+    async def _take_turn(self, tenant: str, group: asyncio.TaskGroup, *, usable: bool) -> bool:
+        """Begins one batch of the tenant. False if there is none, or no place for one. While the store is not
+        usable, only those that have waited for it too long.
+        """
+        own = sum(batch.tenant == tenant for batch in self._running)
+        if self._stopping.is_set() or own >= MOST_OF_TENANT or not self._has_place():
+            return False  # its turn is not over: another gateway may have a place
+        for batch in await self._open.due(tenant, self._clock.now_ms()):
+            if batch not in self._running and (usable or await self._is_given_up(batch)):
                 try:
-                    tenants[batch.tenant] += await self._try(batch, group)
-                except (InvalidRequest, ProtocolError) as error:  # a damaged record keeps no other waiting
+                    if await self._try(batch, group):
+                        await self._open.end_turn(tenant, self._clock.now_ms())
+                        return True
+                except MillstreamError as error:  # a damaged record keeps no other waiting
                     log.warning("batch %s failed, retrying in %.0f s: %s", batch.id, AGAIN_MS / 1000, error)
-                    await self._catalogue.schedule(batch, self._clock.now_ms() + AGAIN_MS)
+                    await self._open.schedule(batch, self._clock.now_ms() + AGAIN_MS)
+        await self._open.end_turn(tenant, self._clock.now_ms())
+        return False
+
+    async def _is_given_up(self, batch: OpenBatch) -> bool:
+        record = await self._catalogue.find(batch.tenant, batch.id)
+        return record is not None and record.is_given_up(time.time())
+
+    def _has_place(self) -> bool:
+        return self._places() < MOST_BATCHES or self._most_stalled() is not None
+
+    def _places(self) -> int:
+        return sum(run.again_ms is None for run in self._running.values())
+
+    def _most_stalled(self) -> _Run | None:
+        run = max(self._running.values(), key=lambda run: run.stalled_s, default=None)
+        return run if run is not None and run.stalled_s >= STALLED_S else None
 
     async def _try(self, batch: OpenBatch, group: asyncio.TaskGroup) -> bool:
         """Takes the batch if nobody has it. True if it is carried out here now."""
@@ -81,54 +151,57 @@ class BatchRunner:
         if reply.outcome is not TakeOutcome.TAKEN:
             await self._put_off(batch, reply)
             return False
-        await self._catalogue.schedule(batch, self._clock.now_ms() + round(lease_s * 1000))
-        self._running[batch] = group.create_task(self._carry_out(batch, lease))
+        if self._places() >= MOST_BATCHES and (stalled := self._most_stalled()) is not None:
+            self._give_place_up(stalled)
+        await self._open.schedule(batch, self._clock.now_ms() + round(lease_s * 1000))
+        run = self._running[batch] = _Run(batch, lease)
+        run.task = group.create_task(self._carry_out(run))
         return True
 
+    def _give_place_up(self, run: _Run) -> None:
+        assert run.execution is not None, "it has begun to run"
+        assert run.task is not None
+        times = 0 if run.execution.answered else self._given_up.get(run.batch, 0)
+        self._given_up[run.batch] = times + 1
+        run.again_ms = self._clock.now_ms() + min(AGAIN_MS << min(times, 10), LONGEST_AGAIN_MS)
+        run.task.cancel()
+
     async def _put_off(self, batch: OpenBatch, reply: TakeReply) -> None:
-        now_ms = self._clock.now_ms()
-        match reply.outcome:
-            case TakeOutcome.HELD:
-                await self._catalogue.schedule(batch, now_ms + reply.left_ms)
-            case TakeOutcome.ENDED:
-                await self._clear(batch)
-            case _:  # it was announced, and its gateway died before it had created it
-                await self._catalogue.unschedule(batch)
+        if reply.outcome is TakeOutcome.HELD:
+            await self._open.schedule(batch, self._clock.now_ms() + reply.left_ms)
+        else:  # it has ended, or was announced, and its gateway died before it had created it
+            await self._unschedule(batch)
 
-    async def _clear(self, batch: OpenBatch) -> None:
-        """Deletes the parts of an ended batch whose gateway died before it had done so."""
-        if (record := await self._catalogue.find(batch.tenant, batch.id)) is not None:
-            await ResultFiles(self._gateway.store, self._gateway.files).delete_parts(record)
-        await self._catalogue.unschedule(batch)
+    async def _unschedule(self, batch: OpenBatch) -> None:
+        await self._open.unschedule(batch, self._clock.now_ms())
+        self._given_up.pop(batch, None)
 
-    async def _carry_out(self, batch: OpenBatch, lease: BatchLease) -> None:
+    async def _carry_out(self, run: _Run) -> None:
+        batch = run.batch
         try:
             if (record := await self._catalogue.find(batch.tenant, batch.id)) is not None:
-                await BatchExecution(self._gateway, self._catalogue, record, lease).run()
-            await self._catalogue.unschedule(batch)
+                run.execution = BatchExecution(self._gateway, self._catalogue, record, run.lease)
+                await run.execution.run()
+            await self._unschedule(batch)
         except LeaseLost:
             log.warning("lease of batch %s was lost to another gateway", batch.id)
-            await self._leave(batch, lease, self._clock.now_ms())
-        except asyncio.CancelledError:  # by `stop`
-            await self._leave(batch, lease, 0)
+            await self._leave(run, self._clock.now_ms())
+        except asyncio.CancelledError:  # by `stop`, or for another batch
+            await self._leave(run, run.again_ms or 0)
             raise
         except Exception as error:
-            if isinstance(error, MillstreamError):
-                log.warning(
-                    "batch %s failed, retrying in %.0f s: %s: %s",
-                    batch.id,
-                    AGAIN_MS / 1000,
-                    type(error).__name__,
-                    error,
-                )
+            again_s = AGAIN_MS / 1000
+            if isinstance(error, MillstreamError | StoreMismatch):
+                kind = type(error).__name__
+                log.warning("batch %s failed, retrying in %.0f s: %s: %s", batch.id, again_s, kind, error)
             else:
-                log.exception("batch %s failed, retrying in %.0f s", batch.id, AGAIN_MS / 1000)
-            await self._leave(batch, lease, self._clock.now_ms() + AGAIN_MS)
+                log.exception("batch %s failed, retrying in %.0f s", batch.id, again_s)
+            await self._leave(run, self._clock.now_ms() + AGAIN_MS)
         finally:
             del self._running[batch]
 
-    async def _leave(self, batch: OpenBatch, lease: BatchLease, again_ms: int) -> None:
+    async def _leave(self, run: _Run, again_ms: int) -> None:
         """Leaves the batch to any gateway, from `again_ms` on."""
-        await lease.release()
+        await run.lease.release()
         with contextlib.suppress(MillstreamError):  # it is looked for when the lease would have ended
-            await self._catalogue.schedule(batch, again_ms)
+            await self._open.schedule(run.batch, again_ms)

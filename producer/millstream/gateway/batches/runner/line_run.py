@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
@@ -54,6 +55,13 @@ class LineRun:
         self._batch, self._lease, self._clients = batch, lease, clients
         self._reader, self._parts, self._executor = reader, parts, executor
         self._window = Window(WINDOW_JOBS, WINDOW_BYTES)
+        self.answered = 0  # rows
+        self._progress_s = time.monotonic()
+
+    @property
+    def stalled_s(self) -> float:
+        """Returns for how long its queues have taken no line and answered none."""
+        return time.monotonic() - self._progress_s
 
     async def run(self, lines: AsyncIterator[InputLine]) -> None:
         """All rows are committed at its end. Raises LeaseLost, BatchInterrupted, MillstreamError."""
@@ -95,6 +103,8 @@ class LineRun:
                         raise BatchInterrupted  # its deadline was the batch's
                     await self._parts.add(await row_of(row, job_id, end, self._executor), client, job_id)
                     self._window.leave(row.size)
+                    self.answered += 1
+                    self._progress_s = time.monotonic()
             if not rows:
                 return
 
@@ -109,6 +119,7 @@ class LineRun:
                 match outcome:
                     case Submitted(id=job_id) | Conflict(job_id=job_id):
                         jobs[job_id] = row
+                        self._progress_s = time.monotonic()
                     case QueueFull() | Unavailable() | QueueMismatch():
                         again.append(row)
                     case AccessDenied():

@@ -11,13 +11,12 @@ from collections import Counter, defaultdict
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import uuid4
 
 from millstream.client.async_client import AsyncClient
 from millstream.errors import MillstreamError
 from millstream.gateway.batches.records.batch_catalogue import WrittenLines
 from millstream.gateway.batches.records.batch_lease import BatchLease
-from millstream.gateway.batches.records.batch_part import BatchPart
+from millstream.gateway.batches.records.batch_part import BatchPart, part_name
 from millstream.gateway.batches.records.batch_record import BatchRecord, RowKind
 from millstream.gateway.batches.records.line_set import ranges_of
 from millstream.gateway.batches.runner.finished_rows import FinishedRow
@@ -58,7 +57,8 @@ class _Held:
 
 class PartWriter:
     """`written`: the lines whose rows are committed, or will be. All that it raises leaves rows unwritten: a
-    later run finds their jobs, or computes them again.
+    later run finds their jobs, or computes them again. A part that was lost is written again in its place, so
+    that readers who have its rows get them once.
     """
 
     def __init__(
@@ -70,23 +70,49 @@ class PartWriter:
         metrics: GatewayMetrics,
     ) -> None:
         self.written = written.lines
-        self._parts = written.parts
+        self._parts = list(written.parts)
+        self._lost = dict(written.lost)  # with the lines that have no row yet
+        self._restored: dict[BatchPart, _Held] = defaultdict(_Held)
         self._batch = batch
         self._lease, self._store, self._metrics = lease, store, metrics
         self._held = _Held()
         self._began_s = time.monotonic()
         self._one_at_a_time = asyncio.Lock()
 
+    @property
+    def has_lost(self) -> bool:
+        return bool(self._lost)
+
     async def add(self, row: FinishedRow, client: AsyncClient | None = None, job_id: str = "") -> None:
         """`client` and `job_id`: the job that is not needed any more. Raises LeaseLost, MillstreamError."""
         if row.line in self.written:
             return
         self.written.add(row.line)
-        self._held.add(row)
+        lost = next((part for part, lines in self._lost.items() if row.line in lines), None)
+        held = self._held if lost is None else self._restored[lost]
+        held.add(row)
         if client is not None:
-            self._held.jobs[client].append(job_id)
-        if self._held.bytes >= PART_BYTES:
+            held.jobs[client].append(job_id)
+        if lost is not None:
+            await self._restore_if_whole(lost, row.line)
+        elif held.bytes >= PART_BYTES:
             await self.flush()
+
+    async def _restore_if_whole(self, lost: BatchPart, line: int) -> None:
+        self._lost[lost].discard(line)
+        if self._lost[lost]:
+            return
+        del self._lost[lost]
+        held = self._restored.pop(lost)
+        async with self._one_at_a_time:
+            [text, _] = await self._put(lost.kind, held)
+            other = RowKind.ERROR if lost.kind is RowKind.OUTPUT else RowKind.OUTPUT
+            changed = len(held.lines[other])
+            await self._lease.restore(self._parts.index(lost), lost.text(), text, _change(other, changed))
+            self._parts[self._parts.index(lost)] = BatchPart.of(text)
+            if changed:
+                await self._commit(PartCounts(), [await self._put(other, held)])
+        await self._forget(held)
 
     async def flush(self) -> None:
         """Raises LeaseLost, MillstreamError."""
@@ -95,15 +121,21 @@ class PartWriter:
             if not held.results:
                 return
             parts = [await self._put(kind, held) for kind in RowKind if held.data[kind]]
-            await self._lease.commit(held.counts(), parts, behind=self._parts)
-            self._parts += len(parts)
+            await self._commit(held.counts(), parts)
             self._metrics.count_rows(held.results)
-            for client, job_ids in held.jobs.items():
-                with contextlib.suppress(MillstreamError):  # they expire in time
-                    await client.forget_many(job_ids, keep_cached=True)
+            await self._forget(held)
+
+    async def _commit(self, counts: PartCounts, parts: list[tuple[str, str]]) -> None:
+        await self._lease.commit(counts, parts, behind=len(self._parts))
+        self._parts += [BatchPart.of(text) for text, _ in parts]
+
+    async def _forget(self, held: _Held) -> None:
+        for client, job_ids in held.jobs.items():
+            with contextlib.suppress(MillstreamError):  # they expire in time
+                await client.forget_many(job_ids, keep_cached=True)
 
     async def _put(self, kind: RowKind, held: _Held) -> tuple[str, str]:
-        name = uuid4().hex  # of no other part, of this gateway or another
+        name = part_name(self._batch.tenant)
         data, lines = bytes(held.data[kind]), held.lines[kind]
         await self._store.put(f"{self._batch.folder}/{name}", data)
         return BatchPart(kind, name, len(lines), len(data)).text(), ranges_of(lines)
@@ -129,3 +161,9 @@ class PartWriter:
     @property
     def _pause_s(self) -> float:
         return min(OLDEST_S, max(YOUNGEST_S, _SHARE * (time.monotonic() - self._began_s)))
+
+
+def _change(kind: RowKind, rows: int) -> PartCounts:
+    """Returns the counts of rows that are of this kind now, and were of the other."""
+    more = rows if kind is RowKind.OUTPUT else -rows
+    return PartCounts(completed=more, failed=-more)

@@ -10,20 +10,22 @@ from millstream.gateway.batches.records.batch_record import BatchRecord, RowKind
 from millstream.gateway.files.store.file_catalogue import FileCatalogue
 from millstream.gateway.files.store.file_record import OUTPUT_PURPOSE, FileRecord
 from millstream.gateway.files.store.object_store import ObjectStore
+from millstream.gateway.files.store.store_marker import StoreMarker
 
 
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
-    """All methods raise Unavailable."""
+    """All methods raise StoreUnavailable, Unavailable."""
 
     store: ObjectStore
     files: FileCatalogue
+    marker: StoreMarker
 
     async def make(self, batch: BatchRecord, parts: Sequence[BatchPart]) -> dict[str, str]:
         """The fields of the batch's record that name them; a file without rows is not made."""
         named = {}
         for kind in RowKind:
-            own = [part for part in parts if part.kind is kind]
+            own = [part for part in parts if part.kind is kind and part.rows]
             if own:
                 named[f"{kind}_file_id"] = await self._make_one(batch, kind, own)
         return named
@@ -46,8 +48,10 @@ class ResultFiles:
             async for chunk in self.store.read(f"{batch.folder}/{part.name}"):
                 yield chunk
 
-    async def delete_parts(self, batch: BatchRecord) -> None:
-        """Also those that were never committed."""
-        paths = [one.path async for one in self.store.list(batch.folder)]
-        for path in paths:
-            await self.store.delete(path)
+    async def lost(self, batch: BatchRecord, parts: Sequence[BatchPart]) -> set[BatchPart]:
+        """Returns the parts whose objects are gone from the store. Raises StoreMismatch if all of it is."""
+        there = {one.path async for one in self.store.list(batch.folder)} if parts else set()
+        lost = {part for part in parts if part.rows and f"{batch.folder}/{part.name}" not in there}
+        if lost:
+            await self.marker.confirm(now=True)
+        return lost

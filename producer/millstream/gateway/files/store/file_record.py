@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from millstream.gateway.redis.tenant_keys import FILE_ID
+from millstream.gateway.redis.tenant_keys import FILE_ID, coded, decoded
 
 FOLDER = "files"
 UPLOAD_PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
@@ -60,19 +59,14 @@ def new_file_id() -> str:
 
 
 def object_path(tenant: str, file_id: str) -> str:
-    """Returns a path with the tenant, to look the record up, in letters that mean nothing in a path."""
-    coded = base64.b32encode(tenant.encode()).decode().rstrip("=").lower()
-    return f"{FOLDER}/t{coded}/{file_id}"
+    """Returns a path with the tenant, to look the record up."""
+    return f"{FOLDER}/{coded(tenant)}/{file_id}"
 
 
 def owner_of(path: str) -> tuple[str, str] | None:
     """Tenant and file id of an object's path; None if it is no file's."""
     match path.split("/"):
-        case [folder, coded, file_id] if folder == FOLDER and coded[:1] == "t" and FILE_ID.fullmatch(file_id):
-            letters = coded[1:].upper()
-            try:
-                tenant = base64.b32decode(letters + "=" * (-len(letters) % 8)).decode()
-            except ValueError:
-                return None
-            return (tenant, file_id) if object_path(tenant, file_id) == path else None
+        case [folder, letters, file_id] if folder == FOLDER and FILE_ID.fullmatch(file_id):
+            tenant = decoded(letters)
+            return None if tenant is None else (tenant, file_id)
     return None

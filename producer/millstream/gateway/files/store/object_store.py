@@ -58,12 +58,18 @@ class ObjectStore:
         self.url = url
         self.folder = _folder(url)
         self._opened: Any = None
+        self._expected: Path | None = None
+
+    def expect(self, mark: str) -> None:
+        """From now on a folder without this file is not used: what was mounted there is gone."""
+        self._expected = self.folder / mark if self.folder is not None else None
 
     async def write(self, path: str, chunks: AsyncIterator[bytes]) -> int:
         """Writes an object; returns its size in bytes. Holds a few parts in memory. An error of `chunks`
         passes, and leaves no object.
         """
         count = 0
+        self._check_folder()
         with self._reached(path):
             writer = obstore.open_writer_async(
                 self._store, path, buffer_size=PART_BYTES, max_concurrency=PARTS_UNDER_WAY
@@ -72,11 +78,13 @@ class ObjectStore:
             with self._reached(path):
                 await writer.write(chunk)
             count += len(chunk)
+        self._check_folder()
         with self._reached(path):
             await writer.close()
         return count
 
     async def put(self, path: str, data: bytes) -> None:
+        self._check_folder()
         with self._reached(path):
             await obstore.put_async(self._store, path, data)
 
@@ -140,6 +148,13 @@ class ObjectStore:
         with self._reached(_UNFINISHED):
             return await asyncio.to_thread(_delete_unfinished, self.folder, time.time() - age_s)
 
+    def _check_folder(self) -> None:
+        if self._expected is not None and not self._expected.is_file():
+            message = (
+                f"the store of files {self.url} cannot be used: its mark, {self._expected.name}, is gone"
+            )
+            raise StoreUnavailable(message)
+
     @property
     def _store(self) -> Any:
         if self._opened is None:
@@ -154,6 +169,8 @@ class ObjectStore:
         try:
             yield
         except FileNotFoundError:
+            if self._expected is None or path != self._expected.name:
+                self._check_folder()  # if all of it is gone, nothing is said of one object
             raise MissingObject(path) from None
         except AlreadyExistsError:
             raise _Exists from None

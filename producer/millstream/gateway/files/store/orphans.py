@@ -4,24 +4,19 @@ expired.
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
 from collections.abc import Sequence
+from typing import Never
 
-from millstream.errors import MillstreamError
 from millstream.gateway.files.store.file_catalogue import FileCatalogue
 from millstream.gateway.files.store.file_record import FOLDER, owner_of
+from millstream.gateway.files.store.hourly_sweep import sweep_hourly
 from millstream.gateway.files.store.object_store import ObjectStore, StoredObject
 from millstream.gateway.files.store.store_marker import StoreMarker
-from millstream.gateway.redis.file_calls import claim_orphan_sweep
+from millstream.gateway.redis.file_calls import Sweep
 from millstream.gateway.redis.gateway_redis import GatewayRedis
-from millstream.openai.api_error import ApiError
 
-log = logging.getLogger(__name__)
 AGE_S = 86_400.0  # a younger one may still get its record
-SWEEP_S = 3600.0  # between two sweeps of all gateways together
-LOOK_S = 300.0
 _TOGETHER = 500
 
 
@@ -36,16 +31,9 @@ class Orphans:
         self._files = files
         self._marker = marker
 
-    async def run(self) -> None:
+    async def run(self) -> Never:
         """Sweep now and then, for ever."""
-        while True:
-            try:
-                ours = await self._redis.run(claim_orphan_sweep(while_ms=round(SWEEP_S * 1000)))
-                if ours and (count := await self.sweep()):
-                    log.warning("%d objects without a file were deleted from the store", count)
-            except (MillstreamError, ApiError) as error:
-                log.warning("the store of files was not swept: %s", error)
-            await asyncio.sleep(LOOK_S)
+        await sweep_hourly(self._redis, Sweep.FILES, self.sweep)
 
     async def sweep(self, age_s: float = AGE_S) -> int:
         """Deletes orphans; returns how many. Objects from before the server knew the store are left: a server

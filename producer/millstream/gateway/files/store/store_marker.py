@@ -34,15 +34,16 @@ class StoreMarker:
         self._known_since_s = 0.0
         self._confirmed_s = float("-inf")  # of the monotonic clock
 
-    async def confirm(self) -> float:
-        """Returns since when the server knows this store, in Unix seconds. Looks again once a minute. Raises
-        StoreMismatch, Unavailable, AccessDenied.
+    async def confirm(self, *, now: bool = False) -> float:
+        """Returns since when the server knows this store, in Unix seconds. Looks again once a minute, or
+        `now`. Raises StoreMismatch, Unavailable, AccessDenied.
         """
-        if time.monotonic() - self._confirmed_s > FRESH_S:
+        if now or time.monotonic() - self._confirmed_s > FRESH_S:
             id = await self._marked()
             known, since_ms = await self._redis.run(register_store(id))
             if id is None or known != id:
                 raise StoreMismatch
+            self._store.expect(MARKER)
             self._known_since_s = since_ms / 1000
             self._confirmed_s = time.monotonic()
         return self._known_since_s

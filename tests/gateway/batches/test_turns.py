@@ -1,0 +1,118 @@
+"""Batches of many tenants take turns: nobody's number of batches, and no queue without workers, delays
+others.
+"""
+
+from __future__ import annotations
+
+import time
+
+import openai
+import pytest
+from support.batches import CHAT, chat, finished, made, upload
+from support.gateway import Gateway
+from support.servers.servers import Server
+from support.workers.counting_worker import until
+from support.workers.hand_worker import HandWorker, hand_worker
+
+from millstream.gateway.auth.api_keys import ApiKeyStore
+from millstream.gateway.batches.records.batch_catalogue import BatchCatalogue
+from millstream.gateway.batches.records.open_batches import OpenBatch, OpenBatches
+from millstream.gateway.redis.gateway_redis import GatewayRedis
+from millstream.gateway.redis.tenant_keys import OPEN_BATCHES, OPEN_TENANTS, TenantKeys
+
+MOST_S = 2.0  # until a batch is begun, whatever others have
+UNSERVED = chat(1, "w1", 2) | {"body": chat(1, "w1", 2)["body"] | {"model": "other"}}
+
+
+async def begun_after_s(client: openai.AsyncOpenAI, worker: HandWorker) -> float:
+    """Seconds until a batch of this client for the served queue is begun; it is carried to its end."""
+    start_s = time.monotonic()
+    batch = await made(client, [chat(1, "w1", 2)])
+    job = await worker.take()
+    taken_s = time.monotonic() - start_s
+    await job.end(last="done")
+    assert (await finished(client, batch.id)).status == "completed"
+    return taken_s
+
+
+async def test_a_thousand_batches_of_a_tenant_delay_no_other(
+    door: Gateway, access: GatewayRedis, catalogue: BatchCatalogue, worker: HandWorker
+) -> None:
+    busy, other = [(await ApiKeyStore(access.client).add(tenant))[1] for tenant in ("busy", "other")]
+    async with door.client(busy) as client:
+        file_id = await upload(client, [UNSERVED])
+        fields = {"endpoint": CHAT, "input_file_id": file_id, "completion_window": "24h"}
+        for number in range(1100):
+            await catalogue.create(
+                "busy", f"batch_{number}", fields, window_s=86_400, charge="", lasts_s=86_400
+            )
+    async with door.client(other) as client:
+        assert await begun_after_s(client, worker) < MOST_S
+    assert await access.client.zcard(TenantKeys("busy").open_batches) == 1100
+
+
+@pytest.mark.slow
+async def test_batches_of_an_unserved_queue_give_their_place(
+    door: Gateway, access: GatewayRedis, worker: HandWorker, valkey: Server
+) -> None:
+    """And are carried out once it has a worker."""
+    batches: list[tuple[str, str]] = []
+    for tenant in range(6):
+        _, key = await ApiKeyStore(access.client).add(f"few{tenant}")
+        async with door.client(key) as client:
+            batches += [(key, (await made(client, [UNSERVED])).id) for _ in range(4)]
+    _, good = await ApiKeyStore(access.client).add("good")
+    async with door.client(good) as client:
+        for _ in range(3):
+            assert await begun_after_s(client, worker) < MOST_S
+    async with hand_worker(valkey.url, "other") as late:
+        for _ in batches:
+            await (await late.take()).end(last="done")
+    for key, batch_id in batches:
+        async with door.client(key) as client:
+            assert (await finished(client, batch_id, wait_s=30)).status == "completed"
+
+
+async def test_tenants_take_turns(access: GatewayRedis) -> None:
+    """Who has had a turn comes behind those who wait."""
+    batches = OpenBatches(access)
+    for place, tenant in enumerate("abc"):
+        for number in range(3):
+            await batches.schedule(OpenBatch(tenant, f"batch_{number}"), 10 + place)
+    assert await batches.tenants_due(100) == ["a", "b", "c"]
+    assert await batches.due("a", 100) == [OpenBatch("a", f"batch_{number}") for number in range(3)]
+    await batches.end_turn("a", 100)
+    assert await batches.tenants_due(100) == ["b", "c", "a"]
+    for number in range(3):
+        await batches.schedule(OpenBatch("b", f"batch_{number}"), 500 + number)
+    await batches.end_turn("b", 100)
+    assert await batches.tenants_due(499) == ["c", "a"]
+    assert await batches.tenants_due(500) == ["c", "a", "b"]
+    await batches.schedule(OpenBatch("b", "batch_9"), 200)  # a turn comes as early as its first batch
+    assert await batches.tenants_due(200) == ["c", "a", "b"]
+    for number in range(3):
+        await batches.unschedule(OpenBatch("c", f"batch_{number}"), 100)
+    await batches.end_turn("c", 100)
+    assert await batches.count() == 7
+    assert await access.client.zrange(OPEN_TENANTS, 0, -1) == [b"a", b"b"]
+
+
+async def test_batches_of_older_gateways_are_listed(
+    door: Gateway, access: GatewayRedis, worker: HandWorker
+) -> None:
+    """They have one list for all tenants, of which damaged members are dropped."""
+    async with door.client() as client:
+        batch = await made(client, [chat(1, "w1", 2)])
+        job = await worker.take()
+        keys = TenantKeys("")
+        await access.client.hset(keys.batch(batch.id), "holder", "")  # its gateway is gone
+        await access.client.delete(keys.open_batches, OPEN_TENANTS)
+        await access.client.zadd(OPEN_BATCHES, {f" {batch.id}": 1, b"\xff \xff": 2, "no batch": 3})
+        await job.end(last="done")
+        assert (await finished(client, batch.id)).status == "completed"
+    await until(lambda: is_empty(access, OPEN_BATCHES))
+    await until(lambda: is_empty(access, OPEN_TENANTS))
+
+
+async def is_empty(access: GatewayRedis, key: str) -> bool:
+    return not await access.client.exists(key)
