@@ -45,6 +45,7 @@ class BatchRunner:
             await asyncio.wait(tasks, timeout=STOP_S)
 
     async def run(self) -> None:
+        await self._gateway.directory.own_loaded()  # until then the names of models are not known
         async with asyncio.TaskGroup() as group:
             while not self._stopping.is_set():
                 try:
