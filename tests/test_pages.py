@@ -57,9 +57,9 @@ def options() -> str:
     rows = ["| option | variable | default | |", "|---|---|---|---|"]
     for option in typer.main.get_command(app).commands["gateway"].params:  # type: ignore[attr-defined]
         variable = f"`{option.envvar}`" if option.envvar else "–"
-        if option.name not in ("help", "embedded", "model"):
-            shown_default = shown(option.default) if option.name != "queue" else "`default`"
-            rows.append(f"| `{option.opts[0]}` | {variable} | {shown_default} | {option.help} |")
+        if option.name not in ("help", "model"):
+            default = option.show_default if isinstance(option.show_default, str) else option.default
+            rows.append(f"| `{option.opts[0]}` | {variable} | {shown(default)} | {option.help} |")
     return "\n".join(rows)
 
 

@@ -23,17 +23,22 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 class Gateway:
     """`python -m millstream gateway`, on any free port; its store of files is its own unless one is given.
-    `module`: what runs it, and what comes before; `changes`: of its environment.
+    `keyless`: with `--open`; `module`: what runs it, and what comes before; `changes`: of its environment.
     """
 
     def __init__(
-        self, redis_url: str, *arguments: object, module: Sequence[str] = ("millstream",), **changes: object
+        self,
+        redis_url: str,
+        *arguments: object,
+        keyless: bool = True,
+        module: Sequence[str] = ("millstream",),
+        **changes: object,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", *module, "gateway", "--redis-url", redis_url, "--port", "0"),
-                *("--files-url", self._folder.name, *map(str, arguments)),
+                *("--files-url", self._folder.name, *["--open"] * keyless, *map(str, arguments)),
             ],
             stderr=subprocess.PIPE,
             text=True,
@@ -60,7 +65,7 @@ class Gateway:
 
     def shows_ready(self, wanted: bool) -> bool:
         """Whether a worker serves one of its queues, or none does, as it tells callers without a key."""
-        page = self.raw(b"GET /v1/models HTTP/1.0\r\n\r\n")
+        page = self.get("/v1/models")
         assert b" 200 " in page
         return (b'"ready":true' in page) is wanted
 
@@ -86,6 +91,10 @@ class Gateway:
         self.process.stderr.close()
         self._folder.cleanup()
 
+    def get(self, path: str) -> bytes:
+        """The answer, with its head."""
+        return self.raw(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
+
     def raw(self, data: bytes) -> bytes:
         """What it sends before it closes, or stops sending for a second."""
         with socket.create_connection((self.host, self.port), timeout=5) as connection:
@@ -99,8 +108,8 @@ class Gateway:
 
 
 @contextlib.contextmanager
-def gateway(redis_url: str, *arguments: object) -> Iterator[Gateway]:
-    made = Gateway(redis_url, *arguments)
+def gateway(redis_url: str, *arguments: object, keyless: bool = True) -> Iterator[Gateway]:
+    made = Gateway(redis_url, *arguments, keyless=keyless)
     try:
         yield made
     finally:

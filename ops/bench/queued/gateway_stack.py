@@ -49,7 +49,8 @@ def gateway_stack(steps_s: float, rows: int, *gateway_flags: str) -> Iterator[Ga
         worker = _start(ending, *_worker_command(server.url, folder, steps_s, rows))
         gateway = _start(
             ending, "-m", "millstream", "gateway", "--redis-url", server.url, "--queue", QUEUE, "--port", "0",
-            "--files-url", str(folder / "files"), "--grace-s", "1", *gateway_flags, listens=True,
+            "--files-url", str(folder / "files"), "--grace-s", "1", "--open", *gateway_flags,
+            listens=True,
         )  # fmt: skip
         port = _port(gateway)
         _until_ready(port)

@@ -11,6 +11,7 @@ from typing import Never
 from millstream.client.session.options import ClientOptions
 from millstream.gateway.auth.authenticator import Authenticator
 from millstream.gateway.auth.idempotency import Idempotency
+from millstream.gateway.auth.open_door import OpenDoor
 from millstream.gateway.auth.rate_limits import RateLimits
 from millstream.gateway.cpu_executor import CpuExecutor
 from millstream.gateway.files.store.file_catalogue import FileCatalogue
@@ -53,10 +54,10 @@ class GatewayContext:
             settings,
             redis,
             QueueClients(QueueClient(settings.redis_url, options=ClientOptions(name=NAME))),
-            Authenticator(redis, open_door=settings.on_loopback),
+            Authenticator(redis, OpenDoor(settings.allow_origins) if settings.keyless else None),
             RateLimits(redis, settings.timeout_s),
             Idempotency(redis),
-            QueueDirectory(redis, settings.queues),
+            QueueDirectory(redis, settings.queues, settings.own_queue),
             store,
             files,
             marker,

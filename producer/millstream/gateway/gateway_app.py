@@ -9,6 +9,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -37,6 +38,12 @@ ABSENT = (
     "fine_tuning", "images", "messages", "moderations", "organization", "realtime",
     "responses", "threads", "uploads", "vector_stores", "videos", "webhook_endpoints",
 )  # fmt: skip
+EXPOSED = (  # headers that web pages may read
+    "x-request-id", "x-client-request-id", "openai-processing-ms", "x-should-retry", "retry-after",
+    "retry-after-ms", "accept-ranges", "content-range", "content-disposition",
+    *(f"x-ratelimit-{one}-requests" for one in ("limit", "remaining", "reset")),
+    *(f"x-ratelimit-{one}-tokens" for one in ("limit", "remaining", "reset")),
+)  # fmt: skip
 _PREFIX = "/v1"
 _ANY = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -60,7 +67,21 @@ def application(gateway: GatewayContext, registry: CollectorRegistry, most_reque
     middleware = [Middleware(Compression, minimum_size=COMPRESSED_BYTES, compresslevel=COMPRESSION)]
     app = Starlette(routes=routes(gateway, registry), middleware=middleware, exception_handlers=handlers)
     app.router.redirect_slashes = False
-    return GatewayMiddleware(app, gateway.metrics, most_requests)
+    return _for_pages(GatewayMiddleware(app, gateway.metrics, most_requests), gateway.settings.allow_origins)
+
+
+def _for_pages(app: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:
+    """Browsers let pages of these origins call, and read all answers, errors too."""
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=("GET", "POST", "DELETE"),
+        allow_headers=("*",),
+        allow_private_network=True,
+        expose_headers=EXPOSED,
+    )
 
 
 def routes(gateway: GatewayContext, registry: CollectorRegistry) -> list[Route]:

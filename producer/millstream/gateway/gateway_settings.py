@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -18,6 +19,7 @@ ABOVE_ZERO = (
     "max_batch_lines",
     "batch_lease_s",
 )
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?|\*", re.ASCII)
 
 
 class GatewaySettings(BaseModel):
@@ -33,6 +35,10 @@ class GatewaySettings(BaseModel):
     """A queue to serve, as a model of this name; repeat it for several."""
     host: str = "127.0.0.1"
     """The address to listen on; others than loopback need keys."""
+    open: bool = False
+    """Serve callers on this machine without keys, as long as the server has never had one."""
+    allow_origins: tuple[str, ...] = ()
+    """An origin of web pages that may call, as `https://app.example`, or `*`; repeat it for several."""
     port: int = 8000
     """The port; 0: any that is free."""
     timeout_s: float = 600.0
@@ -53,6 +59,8 @@ class GatewaySettings(BaseModel):
     """Most lines of a batch's input."""
     batch_lease_s: float = 30.0
     """How long a batch waits for its gateway, if that has died, until another goes on."""
+    embedded: bool = False
+    """Run a server and a worker of its own, too; on loopback also as with --open."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -68,7 +76,30 @@ class GatewaySettings(BaseModel):
         for name in ("disconnect_grace_s", "grace_s"):
             if not getattr(self, name) >= 0:
                 raise InvalidRequest(_option(name), getattr(self, name), "must not be negative")
+        self._check_door()
         return self
+
+    def _check_door(self) -> None:
+        for origin in self.allow_origins:
+            if not _ORIGIN.fullmatch(origin):
+                problem = "must be an origin in lower case, `scheme://host[:port]` without a path, or `*`"
+                raise InvalidRequest("--allow-origin", origin, problem)
+        if self.open and not self.on_loopback:
+            problem = "--open is for callers on this machine; leave it out and make keys, or give 127.0.0.1"
+            raise InvalidRequest("--host", self.host, problem)
+        if self.keyless and "*" in self.allow_origins:
+            problem = "without keys any web page could use this gateway; name the origins"
+            raise InvalidRequest("--allow-origin", "*", problem)
+
+    @property
+    def keyless(self) -> bool:
+        """True if callers need no key as long as the server has never had one."""
+        return self.on_loopback and (self.open or self.embedded)
+
+    @property
+    def own_queue(self) -> str | None:
+        """The queue that the worker of this command serves; None: it has none."""
+        return self.queues[0] if self.embedded else None
 
     @property
     def on_loopback(self) -> bool:

@@ -45,8 +45,8 @@ class GatewayServer(uvicorn.Server):
 
 
 async def serve(settings: GatewaySettings, say: Callable[[str], None]) -> None:
-    """Serves until SIGTERM or SIGINT; requests under way get the grace period. Raises InvalidRequest for an
-    address beyond this machine while there are no keys, CannotListen, Unavailable.
+    """Serves until SIGTERM or SIGINT; requests under way get the grace period. Raises InvalidRequest without
+    any key that callers could have, CannotListen, Unavailable.
     """
     registry = CollectorRegistry()
     disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -78,11 +78,14 @@ async def serve(settings: GatewaySettings, say: Callable[[str], None]) -> None:
 
 
 async def _check_door(settings: GatewaySettings, gateway: GatewayContext) -> None:
-    if settings.on_loopback:
+    if settings.keyless:
         return
     with gateway.redis.reach():
-        if not await ApiKeyStore(gateway.redis.client).is_empty():
+        if await ApiKeyStore(gateway.redis.client).ever_made():
             return
+    if settings.on_loopback:
+        problem = "without it callers on this machine need an API key, too, and the server has never had one"
+        raise InvalidRequest("--open", settings.open, f"{problem}; give it, or run `millstream keys add`")
     problem = "needs API keys, as others can reach it; make one with `millstream keys add`, or give 127.0.0.1"
     raise InvalidRequest("--host", settings.host, problem)
 

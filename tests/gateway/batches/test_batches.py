@@ -38,7 +38,7 @@ async def counting(
             return [one.model for one in (await client.queue_info()).workers or ()] == ["counting"]
 
         await until(serves)
-        await until(lambda: b'"root":"counting"' in door.raw(b"GET /v1/models HTTP/1.0\r\n\r\n"))
+        await until(lambda: b'"root":"counting"' in door.get("/v1/models"))
         yield
 
 

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-import signal
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import openai
 import pytest
-from support.commands import process
 from support.gateway import HELLO, Gateway, api_error
 from support.servers.servers import Server
 from support.workers.counting_worker import counted, model_name, serving, until, write_tokenizer
-from support.workers.fake_engine import COMMAND
 from support.workers.hand_worker import HandWorker, hand_worker
 
 from millstream import ErrorInfo, State
@@ -266,21 +261,3 @@ async def found(client: openai.AsyncOpenAI, model: str) -> bool:
         return (await client.models.retrieve(model)).id == model
     except openai.NotFoundError:
         return False
-
-
-@pytest.mark.slow
-def test_embedded_it_runs_server_and_worker_too(tmp_path: Path) -> None:
-    tokenizer = tmp_path / "tokenizer"
-    tokenizer.mkdir()
-    model = model_name(write_tokenizer(tokenizer, chat=True))
-    arguments = ("gateway", "--embedded", "--model", model, "--port", 0)
-    with process(*arguments, MILLSTREAM_HOME=tmp_path, MILLSTREAM_ENGINE_COMMAND=COMMAND) as running:
-        assert running.stderr is not None
-        said = ""
-        while not (found := re.search(r"listens on (http://\S+),", said)):
-            said += running.stderr.readline()
-        with openai.OpenAI(base_url=f"{found[1]}/v1", api_key="none", max_retries=20) as client:
-            answer = client.completions.create(model="default", prompt="w5", max_tokens=3)
-        assert answer.choices[0].text == counted(6, 3)
-        running.send_signal(signal.SIGTERM)
-        assert running.wait(timeout=30) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import logging
-from typing import Annotated, Any
+from typing import Annotated, Any, get_origin
 
 import typer
 
@@ -22,17 +22,11 @@ _SHARED = {"redis_url": "MILLSTREAM_REDIS_URL", "files_url": "MILLSTREAM_FILES_U
 _LIBRARIES = ("starlette", "uvicorn", "prometheus_client", "obstore", "python_multipart", "uvloop")
 
 
-def gateway(
-    embedded: Annotated[
-        bool, typer.Option("--embedded", help="Run a server and a worker of its own, too.")
-    ] = False,
-    model: Model = None,
-    **given: Any,
-) -> None:
+def gateway(model: Model = None, **given: Any) -> None:
     """Serve OpenAI's API over HTTP: chat completions, completions, files, batches and models."""
-    redis_url, queues = given.pop("redis_url"), tuple(given.pop("queue") or ("default",))
+    redis_url = given["redis_url"]
     with reported(False, lambda: "stopped"):
-        if bool(redis_url) == embedded:
+        if bool(redis_url) == given["embedded"]:
             problem = "give the server of the queues, or else --embedded to run one with a worker"
             raise InvalidRequest("--redis-url", redis_url, problem)
         if any(importlib.util.find_spec(name) is None for name in _LIBRARIES):
@@ -42,29 +36,31 @@ def gateway(
         from millstream.gateway.server import serve
 
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        settings = GatewaySettings(
+            **{"redis_url": ""} | {name: value for name, value in given.items() if value not in (None, [])}
+        )
         local = choose_model(redis_url, model, say)
-        with open_stack(redis_url, local, say=say, queue=queues[0]) as stack:
-            settings = GatewaySettings(redis_url=stack.url, queues=queues, **given)
+        with open_stack(redis_url, local, say=say, queue=settings.queues[0]) as stack:
+            settings = settings.model_copy(update={"redis_url": stack.url})
             run_async(stack.guard(serve(settings, say)), loop_factory=uvloop.new_event_loop)
 
 
 def _options() -> list[inspect.Parameter]:
-    """One option for each setting, and those of the command itself."""
+    """One option for each setting, and that of the command itself. A list's is repeated, in the singular."""
     kind = inspect.Parameter.KEYWORD_ONLY
     made = []
     for name, field in GatewaySettings.model_fields.items():
         variable = _SHARED.get(name, f"{_PREFIX}{name.upper()}")
         own: dict[str, Any] = {"help": field.description, "envvar": variable}
-        default, annotation = field.default, field.annotation
-        if name == "queues":
-            name, default, annotation = "queue", None, list[str] | None
-            own["show_default"] = "default"
+        shown, default, annotation = name, field.default, field.annotation
+        if get_origin(annotation) is tuple:
+            shown, default, annotation = name.removesuffix("s"), None, list[str] | None
+            own["show_default"] = ", ".join(field.default) or False
         elif field.is_required():
             default, annotation = None, str | None
-        option = typer.Option(f"--{name.replace('_', '-')}", **own)
+        option = typer.Option(f"--{shown.replace('_', '-')}", **own)
         made.append(inspect.Parameter(name, kind, default=default, annotation=Annotated[annotation, option]))
-    own_options = inspect.signature(gateway, eval_str=True).parameters
-    return [*made, *(own_options[name].replace(kind=kind) for name in ("embedded", "model"))]
+    return [*made, inspect.signature(gateway, eval_str=True).parameters["model"].replace(kind=kind)]
 
 
 gateway.__signature__ = inspect.Signature(_options())  # type: ignore[attr-defined]

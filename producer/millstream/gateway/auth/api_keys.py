@@ -19,6 +19,7 @@ from millstream.wire.messages.validation_errors import invalid_request
 PREFIX = "ms-"
 _ID = 12  # hexadecimal digits of the digest
 _LONGEST = 128  # bytes of a text that may be a key
+_MADE = "made"  # a field beside the digests, which stays: a server that has had a key is open to nobody again
 
 Bound = Annotated[int, Field(ge=0, lt=2**40)]
 
@@ -49,6 +50,7 @@ class ApiKey(BaseModel):
 
 
 ANYBODY = ApiKey(tenant="")  # the caller of a gateway without keys
+_MARK = {_MADE: ANYBODY.model_dump_json()}  # older versions read all fields as keys
 
 
 class ApiKeyStore:
@@ -62,7 +64,7 @@ class ApiKeyStore:
         key = PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(32)).rstrip(b"=").decode()
         granted = _granted(tenant, fields | {"created_ms": time.time_ns() // 1_000_000})
         digest = _digest(key)
-        await self._redis.hset(API_KEYS, digest, granted.model_dump_json())
+        await self._redis.hset(API_KEYS, mapping={digest: granted.model_dump_json(), **_MARK})
         return digest[:_ID], key
 
     async def find(self, key: str) -> ApiKey | None:
@@ -72,21 +74,25 @@ class ApiKeyStore:
         stored = await self._redis.hget(API_KEYS, _digest(key))
         return None if stored is None else _read(stored)
 
-    async def is_empty(self) -> bool:
-        return not await self._redis.exists(API_KEYS)
+    async def ever_made(self) -> bool:
+        """True once a key was made on this server, whatever became of it."""
+        return bool(await self._redis.exists(API_KEYS))
 
     async def all(self) -> list[tuple[str, ApiKey]]:
         """Returns the ids and rights of all keys, the oldest first."""
-        rows = await self._redis.hgetall(API_KEYS)
-        found = [(digest.decode()[:_ID], _read(stored)) for digest, stored in rows.items()]
+        rows = {field.decode(): stored for field, stored in (await self._redis.hgetall(API_KEYS)).items()}
+        found = [(digest[:_ID], _read(stored)) for digest, stored in rows.items() if digest != _MADE]
         return sorted(found, key=lambda pair: (pair[1].created_ms, pair[0]))
 
     async def revoke(self, name: str) -> bool:
         """Delete the key of this id, or the key itself. False: there is none."""
         wanted = _digest(name) if name.startswith(PREFIX) else name
-        rows = [digest.decode() for digest in await self._redis.hkeys(API_KEYS)]
+        rows = {field.decode() for field in await self._redis.hkeys(API_KEYS)} - {_MADE}
         found = [digest for digest in rows if wanted in (digest, digest[:_ID])]
-        return bool(found and await self._redis.hdel(API_KEYS, *found))
+        if not found:
+            return False
+        await self._redis.hset(API_KEYS, mapping=_MARK)  # an older version may have made the key, without it
+        return bool(await self._redis.hdel(API_KEYS, *found))
 
 
 def _granted(tenant: str, fields: dict[str, Any]) -> ApiKey:

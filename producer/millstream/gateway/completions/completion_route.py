@@ -64,6 +64,7 @@ class CompletionRoute:
             raise ApiError(400, message, "unreadable_request", headers=NO_RETRY) from None
         if isinstance(request, ApiError):
             raise request
+        await directory.own_loaded(self.gateway.settings.timeout_s)
         if request.model is None:
             seen = await directory.seen_by(caller)
             if len(seen) != 1:

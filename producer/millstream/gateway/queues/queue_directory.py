@@ -53,19 +53,30 @@ class ServedQueue:
 
 
 class QueueDirectory:
-    """`run` goes on as long as the gateway does; without it, requests look themselves."""
+    """`run` goes on as long as the gateway does; without it, requests look themselves. `own`: the queue whose
+    worker was started with the gateway, and ends it if it ends.
+    """
 
-    def __init__(self, redis: GatewayRedis, queues: Sequence[str]) -> None:
+    def __init__(self, redis: GatewayRedis, queues: Sequence[str], own: str | None = None) -> None:
         self.queues = tuple(dict.fromkeys(queues))
         self._redis = redis
         self._lock = asyncio.Lock()
         self._found: tuple[ServedQueue, ...] = ()
         self._found_s = float("-inf")  # of the monotonic clock
+        self._own = own
+        self._loaded = asyncio.Event()
+        if own is None:
+            self._loaded.set()
 
     async def seen_by(self, caller: ApiKey) -> list[ServedQueue]:
         """Those that the caller may use. Raises Unavailable."""
         await self._look_if_older(_STALE_S)
         return [one for one in self._found if caller.may_use(one.queue)]
+
+    async def own_loaded(self, timeout_s: float | None = None) -> None:
+        """Wait until the gateway's own worker, if it has one, has loaded its model; at most so long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._loaded.wait(), timeout_s)
 
     async def run(self) -> None:
         """Look again and again, for ever."""
@@ -95,6 +106,8 @@ class QueueDirectory:
                 with self._redis.reach():
                     self._found = tuple([await self._look(queue) for queue in self.queues])
                 self._found_s = time.monotonic()
+                if any(one.queue == self._own and one.ready for one in self._found):
+                    self._loaded.set()
 
     async def _look(self, queue: str) -> ServedQueue:
         """One whose settings are damaged takes no requests, and keeps none from the others."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from millstream.errors import InvalidRequest
 
-API_KEYS = "{msgw}:keys"  # a hash: SHA-256 of a key in hex -> JSON of whom it belongs to
+API_KEYS = "{msgw}:keys"  # a hash: SHA-256 of a key in hex -> JSON of whose it is; `made`: there was one
 STORE = "{msgw}:store"  # a hash: id of the store of files, since_ms: when it was first seen, swept_ms
 FILE_ID = re.compile(r"file-[0-9a-f]{32}")
 OPEN_TENANTS = "{msgw}:tenants"  # a sorted set: tenants with open batches, by when their turn is, Unix ms

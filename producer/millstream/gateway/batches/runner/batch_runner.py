@@ -72,6 +72,7 @@ class BatchRunner:
             await asyncio.wait(tasks, timeout=STOP_S)
 
     async def run(self) -> None:
+        await self._gateway.directory.own_loaded()  # until then the names of models are not known
         async with asyncio.TaskGroup() as group:
             sweeping = group.create_task(PartSweep(self._gateway, self._catalogue).run())
             while not self._stopping.is_set():
