@@ -57,8 +57,7 @@ async def lose_store(arena: Arena) -> None:
     try:
         await asyncio.sleep(arena.random.uniform(0.2, 2.0) * LEASE_S)
     finally:
-        found = sorted(str(path) for path in arena.files.rglob("*"))
-        if found:
+        if found := [str(path) for path in arena.files.rglob("*") if path.is_file()]:
             arena.ledger.note(f"written where no store was: {found}")
-            await asyncio.to_thread(shutil.rmtree, arena.files)
-        await asyncio.to_thread(away.rename, arena.files)  # in the place of an empty folder
+        await asyncio.to_thread(shutil.rmtree, arena.files)  # with the folders of what was not written
+        await asyncio.to_thread(away.rename, arena.files)

@@ -75,6 +75,7 @@ class ObjectStore:
                 self._store, path, buffer_size=PART_BYTES, max_concurrency=PARTS_UNDER_WAY
             )
         async for chunk in chunks:  # a writer that is not closed is dropped, with all that it has
+            self._check_folder()
             with self._reached(path):
                 await writer.write(chunk)
             count += len(chunk)
