@@ -48,14 +48,15 @@ class GatewayContext:
     def of(cls, settings: GatewaySettings, metrics: GatewayMetrics) -> GatewayContext:
         """Makes a context. It connects when first used; see `aclose`."""
         redis = GatewayRedis(settings.redis_url)
+        clients = QueueClients(QueueClient(settings.redis_url, options=ClientOptions(name=NAME)))
         store, files = ObjectStore(settings.files_url), FileCatalogue(redis)
         marker = StoreMarker(redis, store)
         return cls(
             settings,
             redis,
-            QueueClients(QueueClient(settings.redis_url, options=ClientOptions(name=NAME))),
+            clients,
             Authenticator(redis, OpenDoor(settings.allow_origins) if settings.keyless else None),
-            RateLimits(redis, settings.timeout_s),
+            RateLimits(redis, clients),
             Idempotency(redis),
             QueueDirectory(redis, settings.queues, settings.own_queue),
             store,

@@ -8,9 +8,11 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from millstream.client.session.options import MAX_S
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import QueueKeys
 
+SECONDS = ("timeout_s", "disconnect_grace_s", "grace_s", "batch_lease_s")
 ABOVE_ZERO = (
     "timeout_s",
     "max_body_bytes",
@@ -73,9 +75,12 @@ class GatewaySettings(BaseModel):
         for name in ABOVE_ZERO:
             if not getattr(self, name) > 0:
                 raise InvalidRequest(_option(name), getattr(self, name), "must be above 0")
-        for name in ("disconnect_grace_s", "grace_s"):
-            if not getattr(self, name) >= 0:
-                raise InvalidRequest(_option(name), getattr(self, name), "must not be negative")
+        for name in SECONDS:
+            seconds = getattr(self, name)
+            if not seconds >= 0:
+                raise InvalidRequest(_option(name), seconds, "must not be negative")
+            if seconds > MAX_S:
+                raise InvalidRequest(_option(name), seconds, "must be at most ten years, in seconds")
         self._check_door()
         return self
 

@@ -155,6 +155,7 @@ def test_durability_that_is_not_reached_is_told(batch: BatchFiles) -> None:
     [
         (("-o", "in.jsonl"), "is the input; choose another file"),
         (("-o", "out.jsonl", "--window", 0), "window: must be at least 1"),
+        (("-o", "out.jsonl", "--price-per-hour", "inf"), "--price-per-hour: must be a number"),
         (("-o", "out.jsonl", "--model", "m"), "--model: applies to an embedded worker"),
         (("-o", "out.jsonl", "--queue", "a b"), "queue: 1 to 100 characters"),
         (("-o", "."), "OUT: names no file"),

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from millstream.client.session.options import ClientOptions
-from millstream.client.submit.requests import USUAL_OUTPUT, JobFields, SamplingFields, draft
+from millstream.client.submit.request_cost import USUAL_OUTPUT
+from millstream.client.submit.requests import JobFields, SamplingFields, draft
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import job_id_of, shard_of
 from millstream.wire.messages import codec
@@ -176,13 +177,26 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
+SHORT = {"role": "user", "content": "ppp"}
+CALL = {"id": "c", "type": "function", "function": {"name": "n" * 256, "arguments": f'["{"x" * 396}"]'}}
+CALLING = [
+    {"role": "user", "content": "p"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "content": "oooo", "tool_call_id": "c"},
+]
+TOOL = {"type": "function", "function": {"name": "f", "description": "d" * 40}}
+
+
 @pytest.mark.parametrize(
     ("fields", "cost"),
     [
         ({"token_ids": [1, 2, 3], "max_tokens": 5}, 8),
         ({"prompt": "p" * 400, "max_tokens": 5}, 105),
         ({"prompt": "\u00e4" * 400, "max_tokens": 5, "n": 3}, 215),
-        ({"messages": [{"role": "user", "content": "p" * 40}] * 2, "max_tokens": 1}, 21),
+        ({"messages": [{"role": "user", "content": "p" * 40}] * 2, "max_tokens": 1}, 31),
+        ({"messages": CALLING, "max_tokens": 1}, 251),
+        ({"messages": [SHORT], "max_tokens": 1, "tools": [TOOL]}, 21),
+        ({"messages": [SHORT], "max_tokens": 1, "chat_template_kwargs": {"a": "x" * 36}}, 18),
         ({"prompt": "p"}, USUAL_OUTPUT),
         ({"prompt": "p", "max_tokens": 1}, 1),
     ],
@@ -233,6 +247,8 @@ def test_an_item_that_is_no_mapping() -> None:
         ("max_payload_bytes", 0),
         ("max_payload_bytes", 17 * 1024**2),
         ("timeout_s", 0.0),
+        ("timeout_s", math.inf),
+        ("reconnect_s", math.inf),
         ("result_ttl_s", math.nan),
         ("result_ttl_s", math.inf),
         ("result_ttl_s", 1e12),

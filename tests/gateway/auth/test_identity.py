@@ -113,7 +113,7 @@ async def test_limits_are_told_and_kept(door: Gateway, worker: HandWorker, limit
     async with door.client(limited) as client:
         for left in (2, 1, 0):
             asking = asyncio.ensure_future(
-                client.chat.completions.with_raw_response.create(**CHAT, max_tokens=99)
+                client.chat.completions.with_raw_response.create(**CHAT, max_tokens=94)
             )
             await (await worker.take()).end(last="x")
             told = (await asking).headers
@@ -123,7 +123,7 @@ async def test_limits_are_told_and_kept(door: Gateway, worker: HandWorker, limit
             assert int(told["x-ratelimit-remaining-tokens"]) == pytest.approx(1000 - 100 * (3 - left), abs=4)
             assert re.fullmatch(r"\d+s|\d+m\d+s", told["x-ratelimit-reset-requests"])
         with pytest.raises(openai.RateLimitError) as caught:
-            await client.chat.completions.create(**CHAT, max_tokens=99)
+            await client.chat.completions.create(**CHAT, max_tokens=94)
         assert api_error(caught.value)["code"] == "rate_limit_exceeded"
         assert 15 < float(caught.value.response.headers["retry-after-ms"]) / 1000 <= 20
         assert caught.value.response.headers["x-ratelimit-remaining-requests"] == "0"
@@ -185,6 +185,10 @@ def test_commands_of_keys(valkey: Server) -> None:
             "origin: must be an",
         ),
         (("--redis-url", "redis://127.0.0.1:1", "--allow-origin", "a.example"), "--allow-origin: must be an"),
+        (("--redis-url", "redis://127.0.0.1:1", "--timeout-s", "inf"), "--timeout-s: must be at most ten"),
+        (("--redis-url", "redis://127.0.0.1:1", "--batch-lease-s", 1e300), "--batch-lease-s: must be"),
+        (("--redis-url", "redis://127.0.0.1:1", "--grace-s", "inf"), "--grace-s: must be at most ten years"),
+        (("--redis-url", "redis://127.0.0.1:1", "--grace-s", "nan"), "--grace-s: must not be negative"),
         (("--redis-url", "redis://127.0.0.1:1", "--host", "no.such.host.invalid"), "Redis at"),
     ],
 )

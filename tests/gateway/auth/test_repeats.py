@@ -15,11 +15,12 @@ import httpx2
 import openai
 import pytest
 from redis import Redis
+from support.commands import invoke
 from support.gateway import HELLO, Gateway, gateway
 from support.servers.servers import Server
 from support.wire.desk import Desk
 from support.workers.counting_worker import until
-from support.workers.hand_worker import HandJob, HandWorker, register
+from support.workers.hand_worker import HandJob, HandWorker, hand_worker, register
 
 from millstream import AsyncClient, ClientOptions, State
 from millstream.gateway.redis.gateway_calls import open_request
@@ -57,7 +58,7 @@ async def content(task: asyncio.Task[Any]) -> str:
 async def test_a_job_whose_post_cannot_be_entered_is_cancelled(door: Gateway, worker: HandWorker) -> None:
     """A repeated request would not find it."""
     path, body = "/v1/chat/completions", json.dumps(CHAT).encode()
-    digest = hashlib.sha256(path.encode() + b"\n" + body).hexdigest()
+    digest = hashlib.sha256(f"{path}\ndefault\n".encode() + body).hexdigest()
     await worker.redis.set(TenantKeys("").posts(digest), "not a hash")
     async with httpx2.AsyncClient(base_url=door.url) as http:
         assert (await http.post(path, content=body)).status_code == 503
@@ -163,6 +164,38 @@ async def test_one_idempotency_key_is_one_job(door: Gateway, worker: HandWorker)
         other = ask(client, "order-8")
         await (await worker.take()).end(last="two")
         assert await content(other) == "two"
+
+
+async def test_a_key_joins_no_job_of_a_queue_that_it_may_not_use(
+    door: Gateway, worker: HandWorker, valkey: Server
+) -> None:
+    """The body names no model: so each of the tenant's keys means its own queue."""
+    one, two = [await asyncio.to_thread(add_key, valkey, queue) for queue in ("default", "other")]
+    register(valkey.port, QueueKeys("other").shard(0))
+    body: dict[str, Any] = {"messages": HELLO, "service_tier": "flex"}
+    async with httpx2.AsyncClient(base_url=door.url) as http, hand_worker(valkey.url, "other") as others:
+
+        def post(key: str, headers: dict[str, str]) -> asyncio.Task[httpx2.Response]:
+            given = {"authorization": f"Bearer {key}"} | headers
+            return asyncio.ensure_future(http.post("/v1/chat/completions", json=body, headers=given))
+
+        first = post(one, {"Idempotency-Key": "order-9"})
+        job = await worker.take()
+        refused = await post(two, {"Idempotency-Key": "order-9"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "idempotency_key_reused")
+        await job.end(last="x")
+        assert (await first).status_code == 200
+        again = post(one, {})
+        job = await worker.take()
+        again.cancel()
+        repeated = post(two, AGAIN)
+        other = await others.take()
+        await other.end(last="y")
+        assert (await repeated).json()["choices"][0]["message"]["content"] == "y"
+
+
+def add_key(server: Server, queue: str) -> str:
+    return invoke("keys", "add", "acme", "--queue", queue, "--redis-url", server.url).stdout.strip()
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from support.workers.hand_worker import HandWorker, hand_worker
 
 from millstream import ErrorInfo, State
 from millstream.wire import calls
-from millstream.wire.keys import QueueKeys
+from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.state.queue_info import record_worker, serve_model
 from millstream.wire.versions import TAKEN
 
@@ -194,6 +194,35 @@ async def test_without_a_worker_only_flex_requests_wait(door: Gateway, valkey: S
             **CHAT, service_tier="flex", stream=True
         )  # it has begun
         await stream.close()
+
+
+async def test_a_version_that_no_worker_takes_any_more_is_refused(
+    door: Gateway, worker: HandWorker, valkey: Server
+) -> None:
+    """Before the client looks again, which it does every five seconds."""
+    ask = CHAT | {"response_format": {"type": "json_object"}}
+    await worker.redis.xgroup_createconsumer(worker.keys.lanes[-1], GROUP, "new")
+    newer = {"name": "new", "model": "m", "version_max": str(TAKEN.high)}
+    await worker.redis.hset(worker.keys.worker("new"), mapping=newer)
+    async with door.client() as client:
+
+        async def code() -> str | None:
+            try:
+                await (await client.chat.completions.create(**ask, stream=True)).close()
+            except openai.InternalServerError as error:
+                return error.code
+            return None
+
+        async def is_taken() -> bool:
+            return await code() is None
+
+        await until(is_taken)
+        await worker.redis.delete(worker.keys.worker("new"))
+
+        async def is_refused() -> bool:
+            return await code() == "queue_mismatch"
+
+        await until(is_refused, 4)
 
 
 async def test_a_stream_ends_where_the_queues_model_is_replaced(door: Gateway, worker: HandWorker) -> None:

@@ -39,12 +39,15 @@ from support.wire.desk import TTL_MS, Desk
 async def every_post(desk: Desk) -> None:
     """Requests of a gateway: charged, repeated, ended; and its files."""
     keys, limits = TenantKeys("acme"), Limits(10, 1000, 100)
-    charged = {"own_id": "a", "tokens": 60}
-    assert not (await desk.run(charge(keys, limits, ttl_ms=1, **charged))).refused_by
+    charged = {"tokens": 60, "gateway": "g", "gateway_ms": 1}
+    assert not (await desk.run(charge(keys, limits, id="a q", ttl_ms=1, **charged))).refused_by
     await asyncio.sleep(0.01)  # it is forgotten
-    assert not (await desk.run(charge(keys, limits, ttl_ms=TTL_MS, **charged))).refused_by
-    assert (await desk.run(charge(keys, limits, ttl_ms=TTL_MS, **charged))).refused_by == "enqueued"
-    await desk.run(uncharge(keys, **charged))
+    for _ in range(2):  # the same job
+        assert not (await desk.run(charge(keys, limits, id="b q", ttl_ms=TTL_MS, **charged))).refused_by
+    assert (await desk.run(charge(keys, limits, id="c q", ttl_ms=TTL_MS, **charged))).refused_by == "enqueued"
+    await desk.run(uncharge(keys, ["60 no q", "60 b q"]))
+    assert not (await desk.run(charge(keys, limits, id="c q", ttl_ms=TTL_MS, **charged))).refused_by
+    await desk.run(uncharge(keys, ["60 c q"]))
     one = {"digest": "d", "own_id": "a", "replica": "r"}
     given = {"queue": "default", "patient": True, "window_ms": TTL_MS, "lease_ms": TTL_MS, "keep_ms": TTL_MS}
     replies = [
@@ -77,7 +80,7 @@ async def every_post(desk: Desk) -> None:
 async def every_batch(desk: Desk, redis: Any) -> None:
     """A gateway's batch: charged, taken, taken over, written, cancelled. `redis`: as a gateway."""
     keys, one = TenantKeys("acme"), "batch_1"
-    charged = {"own_id": one, "tokens": 9}
+    charged = {"id": one, "tokens": 9, "gateway": "g", "gateway_ms": 1}
     await desk.run(charge(keys, Limits(max_enqueued_tokens=9), ttl_ms=TTL_MS, **charged))
     new = create_batch(keys, one, {"total": "1"}, window_s=60, charge=f"9 {one}", lasts_ms=TTL_MS)
     assert [await desk.run(new) for _ in range(2)] == [True, False]

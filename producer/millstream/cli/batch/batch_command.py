@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext, redirect_stdout
+from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
@@ -108,6 +109,8 @@ def run(
         reported(as_json, lambda: "interrupted; run the same command again to go on"),
     ):
         on_change = _on_change(redo=redo_changed, keep=keep_answers)
+        if price_per_hour is not None and not isfinite(price_per_hour):
+            raise InvalidRequest("--price-per-hour", price_per_hour, "must be a number, or be left out")
         place = place_of(out, journal_file)
         check_input(source, place)
         client = ClientOptions(

@@ -7,7 +7,8 @@ import re
 from collections.abc import AsyncGenerator
 
 from millstream.client.session.job_reader import QueueJobs
-from millstream.client.submit.requests import BYTES_PER_TOKEN, EncodedRequest, cost_of
+from millstream.client.submit.request_cost import BYTES_PER_TOKEN, cost_of
+from millstream.client.submit.requests import EncodedRequest
 from millstream.client.submit.submission import Submission, Submitted
 from millstream.errors import InvalidRequest, NotDead, ProtocolError
 from millstream.wire import calls

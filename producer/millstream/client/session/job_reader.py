@@ -111,6 +111,19 @@ class QueueJobs:
             raise NotFound(job_id)
         return record
 
+    async def states(self, names: Sequence[str]) -> list[State | None]:
+        """The jobs' states, by full or own ids; None for one that does not exist. One round trip."""
+        ids = await self.full_ids(names)
+        found = [job_id for job_id in ids.values() if job_id is not None]
+        keys = await self.keys_of(found)
+        with self.session.reach():
+            async with self.session.redis.pipeline(transaction=False) as pipeline:
+                for job_id in found:
+                    pipeline.hget(keys[job_id].job(job_id), "state")
+                rows = dict(zip(found, await pipeline.execute(), strict=True))
+        read = {job_id: job_state(job_id, row) for job_id, row in rows.items() if row is not None}
+        return [read.get(ids[name] or "") for name in names]
+
     async def result_sizes(self, job_ids: Sequence[str]) -> list[int]:
         """Bytes of their stored results, 0 without one, to bound the memory of reading them. One
         round trip.

@@ -9,7 +9,7 @@ from millstream.wire.messages.codec import MAX_MESSAGE_BYTES
 from millstream.wire.state.durability import Durability, Wait
 from millstream.wire.state.queue_info import MOST_SHARDS, PubSub
 
-MAX_RESULT_TTL_S = 10 * 365 * 86_400.0
+MAX_S = 10 * 365 * 86_400.0  # of any time; infinity is none
 ABOVE_ZERO = (
     "max_entries",
     "max_bytes",
@@ -72,8 +72,9 @@ class ClientOptions:
         for field in ABOVE_ZERO:
             if not getattr(self, field) > 0:
                 raise InvalidRequest(field, getattr(self, field), "must be above 0")
-        if self.result_ttl_s > MAX_RESULT_TTL_S:
-            raise InvalidRequest("result_ttl_s", self.result_ttl_s, "must be at most ten years")
+        for field in SECONDS:
+            if not getattr(self, field) <= MAX_S:
+                raise InvalidRequest(field, getattr(self, field), "must be at most ten years, in seconds")
         if not self.reconnect_s >= 0:
             raise InvalidRequest("reconnect_s", self.reconnect_s, "must not be negative")
         if self.max_payload_bytes > MAX_MESSAGE_BYTES:

@@ -13,6 +13,8 @@ from typing import Any, TypedDict, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from millstream.client.session.options import MAX_S
+from millstream.client.submit.request_cost import cost_of
 from millstream.errors import InvalidRequest
 from millstream.openai.message_content import PredictionArgument, predicted_text, text_of
 from millstream.openai.offered_tools import (
@@ -31,9 +33,6 @@ from millstream.wire.versions import FIRST_VERSION
 
 M = TypeVar("M", bound=BaseModel)
 E = TypeVar("E", bound=StrEnum)
-BYTES_PER_TOKEN = 4  # of text, approximately, with most tokenizers
-USUAL_OUTPUT = 256  # tokens, for a request without a bound: an unset bound must not be cheap
-MAX_DEADLINE_S = 10 * 365 * 86_400.0
 INPUTS = ("prompt", "messages", "token_ids")
 FORMATS = ("response_format", "structured_outputs")  # at most one of them
 TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
@@ -171,18 +170,6 @@ def own_id_of(kept_digest: str, shards: int) -> str:
     return new_own_id(kept_digest if shards > 1 else "", shards)
 
 
-def cost_of(request: Request) -> int:
-    """Tokens of prompt and output, estimated: the unit of the queue's fairness among tenants."""
-    if request.token_ids is not None:
-        prompt = len(request.token_ids)
-    else:
-        texts = [request.prompt or ""] + [message.content for message in request.messages or ()]
-        texts += [tool.description + tool.parameters for tool in request.tools or ()]
-        prompt = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts) // BYTES_PER_TOKEN
-    output = request.sampling.max_tokens
-    return max(1, prompt + (USUAL_OUTPUT if output is None else output) * request.sampling.n)
-
-
 def _request(given: dict[str, Any]) -> Request:
     if "request" in given:
         request = given.pop("request")
@@ -228,7 +215,7 @@ def _deadline_ms(deadline_s: Any, now_ms: int) -> int | None:
     if deadline_s is None:
         return None
     number = deadline_s if type(deadline_s) in (int, float) else math.nan
-    if not 0 < number <= MAX_DEADLINE_S:
+    if not 0 < number <= MAX_S:
         raise InvalidRequest(
             "deadline_s", deadline_s, "must be seconds from now, above 0 and at most ten years"
         )

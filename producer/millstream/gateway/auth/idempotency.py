@@ -18,6 +18,7 @@ from typing import Protocol
 from uuid import uuid4
 
 from millstream.errors import MillstreamError, NotReady
+from millstream.gateway.auth.api_keys import ApiKey
 from millstream.gateway.http.client_disconnect import ClientDisconnected
 from millstream.gateway.redis.gateway_calls import (
     OnceOutcome,
@@ -96,14 +97,17 @@ class Idempotency:
         self._open: Counter[str] = Counter()  # by tenant
 
     async def begin(
-        self, tenant: str, path: str, body: bytes, queue: str, headers: Mapping[str, str], own_id: str
+        self, caller: ApiKey, path: str, body: bytes, queue: str, headers: Mapping[str, str], own_id: str
     ) -> IdempotentRequest:
-        """`own_id`: its job's, unless it joins another POST or has a key. A first POST without a key has no
-        entry yet: see `enter`. Raises ApiError 400, 409; Unavailable.
+        """`queue`: what the body means for this caller. `own_id`: its job's, unless it joins another POST or
+        has a key. A first POST without a key has no entry yet: see `enter`. Raises ApiError 400, 409;
+        Unavailable.
         """
-        digest = hashlib.sha256(path.encode() + b"\n" + body).hexdigest()
+        tenant = caller.tenant
         if own := idempotency_digest(tenant, headers):
-            return await self._begin_once(tenant, digest, queue, own)
+            digest = hashlib.sha256(f"{path}\n".encode() + body).hexdigest()
+            return await self._begin_once(caller, digest, queue, own)
+        digest = hashlib.sha256(f"{path}\n{queue}\n".encode() + body).hexdigest()
         count = headers.get("x-stainless-retry-count", "0")
         first = IdempotentRequest(tenant, digest, own_id, queue, joined=False)
         if not (count.isascii() and count.isdecimal() and int(count[:9]) > 0):
@@ -131,15 +135,15 @@ class Idempotency:
         )  # fmt: skip
         return await self._redis.run(call)
 
-    async def _begin_once(self, tenant: str, digest: str, queue: str, own: str) -> IdempotentRequest:
-        call = claim_once(
-            TenantKeys(tenant), key_digest=own, digest=digest, queue=queue, ttl_ms=round(KEEP_S * 1000)
-        )
-        outcome, queue = await self._redis.run(call)
-        if outcome is OnceOutcome.CONFLICT:
+    async def _begin_once(self, caller: ApiKey, digest: str, queue: str, own: str) -> IdempotentRequest:
+        keys = TenantKeys(caller.tenant)
+        call = claim_once(keys, key_digest=own, digest=digest, queue=queue, ttl_ms=round(KEEP_S * 1000))
+        outcome, first_queue = await self._redis.run(call)
+        if outcome is OnceOutcome.CONFLICT or not (first_queue == queue or caller.may_use(first_queue)):
             raise key_reused()
+        joined = outcome is OnceOutcome.SAME
         return IdempotentRequest(
-            tenant, digest, f"g{own}", queue, outcome is OnceOutcome.SAME, entered=True, once=own
+            caller.tenant, digest, f"g{own}", first_queue, joined, entered=True, once=own
         )
 
     @contextlib.asynccontextmanager

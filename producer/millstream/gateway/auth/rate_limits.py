@@ -1,64 +1,153 @@
-"""A caller's limits: each request is charged before its job is queued."""
+"""A caller's limits: a job is charged before it is queued, whichever POST of those that ask for it queues it.
+
+Its tokens count as under way until it has ended. A gateway takes them off when its POST ends, if the job has;
+where the job went on without its client, or the gateway died, the next request that they would refuse looks.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import uuid4
 
-from millstream.errors import AccessDenied, Unavailable
+from millstream.errors import MillstreamError
 from millstream.gateway.auth.api_keys import ApiKey
+from millstream.gateway.auth.idempotency import IdempotentRequest
 from millstream.gateway.redis.gateway_calls import ChargeReply, Limits, charge, uncharge
 from millstream.gateway.redis.gateway_redis import GatewayRedis
 from millstream.gateway.redis.tenant_keys import TenantKeys
 from millstream.openai.api_error import NO_RETRY, ApiError, retry_after
+from millstream.wire.messages.job_messages import State
 
+KEEP_S = 86_400.0  # after which a job counts as under way no more, even if nobody has seen its end
+SUBMITTING_S = 60.0  # after which a charged job that does not exist was never queued, or is gone
+LOOK_S = 1.0  # after a look at a tenant's jobs that was in vain
+LOOKED_AT = 1000
 _NAMES = {"requests": "requests per minute", "tokens": "tokens per minute", "enqueued": "tokens under way"}
 
 
+class JobStates(Protocol):
+    async def states(self, queue: str, own_ids: Sequence[str]) -> list[State | None]:
+        """Returns the jobs' states; None for one that does not exist."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Charge:
+    """The charge of one POST. `made`: its job may be queued, and its tokens count until `settle`."""
+
+    caller: ApiKey
+    post: IdempotentRequest
+    tokens: int
+    made: bool = False
+
+    @property
+    def id(self) -> str:
+        return f"{self.post.own_id} {self.post.queue}"
+
+
 class RateLimits:
-    """`ttl_s`: how long a request that nobody takes off counts as under way."""
+    """`jobs`: those of all queues. `monotonic`: seconds, of a clock that nobody sets."""
 
-    def __init__(self, redis: GatewayRedis, ttl_s: float) -> None:
+    def __init__(
+        self, redis: GatewayRedis, jobs: JobStates, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._redis = redis
-        self._ttl_ms = round(ttl_s * 1000)
+        self._jobs = jobs
+        self._monotonic = monotonic
+        self._gateway = uuid4().hex[:16]
+        self._next_look_s: dict[str, float] = {}  # by tenant
 
-    @contextlib.asynccontextmanager
-    async def charged(
-        self, caller: ApiKey, own_id: str, tokens: int, headers: dict[str, str]
-    ) -> AsyncIterator[None]:
-        """For as long as the request is under way; adds the state of the limits to `headers`. Raises
-        ApiError 429, Unavailable.
+    async def charge(self, made: Charge, headers: dict[str, str]) -> None:
+        """Charge a POST that is going to queue its job, which may exist already; adds the state of the limits
+        to `headers`. Raises ApiError 429, Unavailable.
         """
+        caller, post = made.caller, made.post
         if not caller.is_limited:
-            yield
             return
-        keys = TenantKeys(caller.tenant)
-        call = charge(keys, caller.limits, own_id=own_id, tokens=tokens, ttl_ms=self._ttl_ms)
-        reply = await self._redis.run(call)
+        if (post.joined or post.once) and (await self._jobs.states(post.queue, [post.own_id]))[0] is not None:
+            made.made = True
+            return
+        reply = await self._charge(caller, caller.limits, made.id, made.tokens, KEEP_S)
         headers |= _headers(caller, reply)
         if reply.refused_by:
-            raise _refusal(caller, reply, tokens)
-        try:
-            yield
-        finally:
-            if caller.max_enqueued_tokens:
-                with contextlib.suppress(Unavailable, AccessDenied):  # it is forgotten in time
-                    await self._redis.run(uncharge(keys, own_id=own_id, tokens=tokens))
+            raise _refusal(caller, reply, made.tokens)
+        made.made = True
 
-    async def charge_batch(self, caller: ApiKey, own_id: str, tokens: int, ttl_s: float) -> str:
+    async def settle(self, made: Charge) -> None:
+        """Its tokens are under way no more, unless its job goes on. To be called before an ended job is
+        forgotten, and when nothing goes on here.
+        """
+        if not made.made or not made.caller.max_enqueued_tokens:
+            return
+        keys, member = TenantKeys(made.caller.tenant), f"{made.tokens} {made.id}"
+        with contextlib.suppress(MillstreamError):  # the next look finds it
+            if await self._ended([member], missing={member}):
+                await self._redis.run(uncharge(keys, [member]))
+                made.made = False
+
+    async def charge_batch(self, caller: ApiKey, id: str, tokens: int, ttl_s: float) -> str:
         """Count a batch among the enqueued tokens, not per minute; returns how it stands there, for the
         script that ends the batch, or an empty text if nothing was counted. Raises ApiError 429, Unavailable.
         """
         if not caller.max_enqueued_tokens:
             return ""
         limits = Limits(max_enqueued_tokens=caller.max_enqueued_tokens)
-        call = charge(
-            TenantKeys(caller.tenant), limits, own_id=own_id, tokens=tokens, ttl_ms=round(ttl_s * 1000)
-        )
-        reply = await self._redis.run(call)
+        reply = await self._charge(caller, limits, id, tokens, ttl_s)
         if reply.refused_by:
             raise _refusal(caller, reply, tokens)
-        return f"{tokens} {own_id}"
+        return f"{tokens} {id}"
+
+    async def _charge(
+        self, caller: ApiKey, limits: Limits, id: str, tokens: int, ttl_s: float
+    ) -> ChargeReply:
+        """Refused for the tokens under way, it is tried again without those of jobs that have ended."""
+        keys = TenantKeys(caller.tenant)
+        while True:
+            call = charge(
+                keys, limits, id=id, tokens=tokens, ttl_ms=round(ttl_s * 1000),
+                gateway=self._gateway, gateway_ms=round(self._monotonic() * 1000),
+            )  # fmt: skip
+            reply = await self._redis.run(call)
+            if reply.refused_by != "enqueued" or reply.retry_after_ms < 0 or not await self._look(keys):
+                return reply
+
+    async def _look(self, keys: TenantKeys) -> bool:
+        """Take off what has ended among the tenant's jobs, the oldest first; False if nothing was."""
+        now_s = self._monotonic()
+        if now_s < self._next_look_s.get(keys.tenant, now_s):
+            return False
+        self._next_look_s[keys.tenant] = now_s + LOOK_S
+        with self._redis.reach():
+            rows = await self._redis.client.zrangebyscore(
+                keys.enqueued, "-inf", "+inf", 0, LOOKED_AT, withscores=True
+            )
+            seconds, _ = await self._redis.client.time()
+        charged_s = {member.decode(errors="replace"): score / 1000 - KEEP_S for member, score in rows}
+        late = {member for member, at_s in charged_s.items() if abs(seconds - at_s) > SUBMITTING_S}
+        if ended := await self._ended(charged_s, missing=late):
+            await self._redis.run(uncharge(keys, ended))
+            self._next_look_s.pop(keys.tenant, None)
+        return bool(ended)
+
+    async def _ended(self, members: Iterable[str], missing: Collection[str]) -> list[str]:
+        """Those whose jobs have ended; of `missing`, also those whose jobs do not exist."""
+        jobs: defaultdict[str, dict[str, str]] = defaultdict(dict)  # by queue: own id -> member
+        for member in members:
+            own_id, _, queue = member.partition(" ")[2].partition(" ")
+            if queue:  # it is no batch, whose end takes it off
+                jobs[queue][own_id] = member
+        ended = []
+        for queue, of_queue in jobs.items():
+            states = await self._jobs.states(queue, list(of_queue))
+            for member, state in zip(of_queue.values(), states, strict=True):
+                if (member in missing) if state is None else state.terminal:
+                    ended.append(member)
+        return ended
 
 
 def _headers(caller: ApiKey, reply: ChargeReply) -> dict[str, str]:

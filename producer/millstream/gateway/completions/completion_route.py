@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, replace
 
 from starlette.requests import Request as HttpRequest
 from starlette.types import Receive, Scope, Send
 
 from millstream.client.submit.requests import own_id_of
-from millstream.errors import JobExpired, MillstreamError, NotReady
+from millstream.errors import JobExpired, MillstreamError, NotReady, QueueMismatch
 from millstream.gateway.auth.api_keys import ApiKey
 from millstream.gateway.auth.idempotency import IdempotentRequest
+from millstream.gateway.auth.rate_limits import Charge
 from millstream.gateway.completions.completion_job import CompletionJob
 from millstream.gateway.completions.completion_request import CompletionRequest, read_completion
 from millstream.gateway.completions.responders import Responder, StreamResponder, WholeResponder
@@ -43,7 +43,7 @@ class CompletionRoute:
             request, served = await self._read(raw, caller)
             own_id = own_id_of(request.request.kept_digest, served.shards)
             post = await self.gateway.idempotency.begin(
-                caller.tenant, self.endpoint, raw, served.queue, http.headers, own_id
+                caller, self.endpoint, raw, served.queue, http.headers, own_id
             )
             if post.joined:
                 self.gateway.metrics.joined.inc()
@@ -77,23 +77,22 @@ class CompletionRoute:
         if not served.workers and request.request.lane is Lane.INTERACTIVE:
             message = f'no worker serves {served.queue!r} now; try again, or wait with "service_tier": "flex"'
             raise ApiError(503, message, "no_worker", headers=retry_after(RETRY_S))
+        if served.workers and not served.takes(request.request.version):
+            raise QueueMismatch(f"no worker of {served.queue!r} takes version {request.request.version}")
         return request, served
 
     async def _answer(
         self, caller: ApiKey, request: CompletionRequest, post: IdempotentRequest, responder: Responder
     ) -> None:
-        job = CompletionJob(self.gateway, post)
-        charged = self._charged(caller, request, post, responder.context.headers)
+        job, limits = CompletionJob(self.gateway, post), self.gateway.rate_limits
+        charge = Charge(caller, post, request.request.cost)
         try:
-            async with self.gateway.idempotency.tracked(post, job), charged:
+            async with self.gateway.idempotency.tracked(post, job):
+                await limits.charge(charge, responder.context.headers)
                 job_id = await job.submit(request)
                 await responder.respond(request, post.queue, job_id)
+                await limits.settle(charge)
         except (JobExpired, NotReady) as error:  # the deadline was the gateway's
             raise timeout(self.gateway.settings.timeout_s) from error
-
-    def _charged(
-        self, caller: ApiKey, request: CompletionRequest, post: IdempotentRequest, headers: dict[str, str]
-    ) -> contextlib.AbstractAsyncContextManager[None]:
-        if post.joined:
-            return contextlib.nullcontext()
-        return self.gateway.rate_limits.charged(caller, post.own_id, request.request.cost, headers)
+        finally:
+            await limits.settle(charge)

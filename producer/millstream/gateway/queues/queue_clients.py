@@ -4,13 +4,13 @@ empties.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 
 from millstream.client.async_client import AsyncClient
 from millstream.client.jobs import wait_jobs
 from millstream.client.session.ended_job import EndedJob, result_without_choices
 from millstream.errors import JobError
-from millstream.wire.messages.job_messages import Usage
+from millstream.wire.messages.job_messages import State, Usage
 
 
 class QueueClient(AsyncClient):
@@ -29,6 +29,10 @@ class QueueClient(AsyncClient):
             raise end
         return end
 
+    async def states(self, own_ids: Sequence[str]) -> list[State | None]:
+        """Returns the jobs' states; None for one that does not exist."""
+        return await self._jobs.states(own_ids)
+
     async def usage(self, job_id: str) -> Usage:
         """Returns the usage of an ended job. Raises NotFound, ProtocolError."""
         result = result_without_choices(await self._jobs.record(job_id))
@@ -44,6 +48,10 @@ class QueueClients(dict[str, QueueClient]):
 
     def __missing__(self, queue: str) -> QueueClient:
         return self.setdefault(queue, self._client.with_queue(queue))
+
+    async def states(self, queue: str, own_ids: Sequence[str]) -> list[State | None]:
+        """Returns the states of a queue's jobs; None for one that does not exist."""
+        return await self[queue].states(own_ids)
 
     async def aclose(self) -> None:
         await self._client.aclose()

@@ -46,6 +46,10 @@ class ServedQueue:
     def ready(self) -> bool:
         return any(one.state == SERVING for one in self.workers)
 
+    def takes(self, version: int) -> bool:
+        """True if one of its workers reads messages of this version."""
+        return any(version in one.versions for one in self.workers)
+
     @property
     def created_s(self) -> int:
         """When the oldest living worker started, in Unix seconds; 0 without one."""

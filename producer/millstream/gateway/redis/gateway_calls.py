@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -58,21 +59,22 @@ class RequestReply:
 
 
 def charge(
-    keys: TenantKeys, limits: Limits, *, own_id: str, tokens: int, ttl_ms: int
+    keys: TenantKeys, limits: Limits, *, id: str, tokens: int, ttl_ms: int, gateway: str, gateway_ms: int
 ) -> ScriptCall[ChargeReply]:
     """Charge a request of so many tokens, prompt and answer. `ttl_ms`: it counts as enqueued for so long,
-    unless it is uncharged before.
+    unless it is uncharged before. `gateway_ms`: the gateway's monotonic clock.
     """
     return ScriptCall(
         gateway_script("charge"),
-        (keys.rates, keys.enqueued),
+        (keys.rates, keys.enqueued, keys.seen(gateway)),
         (
-            own_id,
+            id,
             positive("tokens", tokens),
             limits.requests_per_min,
             limits.tokens_per_min,
             limits.max_enqueued_tokens,
             positive("ttl_ms", ttl_ms),
+            gateway_ms,
         ),
         _charged,
     )
@@ -84,11 +86,9 @@ def _charged(reply: Any) -> ChargeReply:
     return ChargeReply("" if refused_by == "ok" else refused_by, *map(int, numbers))
 
 
-def uncharge(keys: TenantKeys, *, own_id: str, tokens: int) -> ScriptCall[None]:
-    """Ends a request: its tokens are enqueued no more."""
-    return ScriptCall(
-        gateway_script("uncharge"), (keys.rates, keys.enqueued), (own_id, tokens), lambda _: None
-    )
+def uncharge(keys: TenantKeys, ended: Sequence[str]) -> ScriptCall[None]:
+    """Ends requests, as they stand in `enqueued`: their tokens are enqueued no more."""
+    return ScriptCall(gateway_script("uncharge"), (keys.rates, keys.enqueued), tuple(ended), lambda _: None)
 
 
 def open_request(

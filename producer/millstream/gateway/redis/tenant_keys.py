@@ -52,15 +52,23 @@ class TenantKeys:
 
     @property
     def rates(self) -> str:
-        """Hash: requests, tokens: when the bucket is full again, in ms; enqueued: tokens of requests under
-        way.
+        """Hash: requests, tokens: when the bucket is full again, in ms; moved_ms: when that was last moved
+        with the server's clock; enqueued: tokens of requests under way.
         """
         return f"{self.tag}:rates"
 
     @property
     def enqueued(self) -> str:
-        """Sorted set: `<tokens> <own id>` of each request under way, by when it is forgotten."""
+        """Sorted set: `<tokens> <own id> <queue>` of each job under way, `<tokens> <id>` of each batch, by
+        when it is forgotten.
+        """
         return f"{self.tag}:enqueued"
+
+    def seen(self, gateway: str) -> str:
+        """Hash: server_ms, gateway_ms: the server's clock and the gateway's own, at the gateway's last charge
+        of the tenant.
+        """
+        return f"{self.tag}:seen:{gateway}"
 
     @property
     def replicas(self) -> str:

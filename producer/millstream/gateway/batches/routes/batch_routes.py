@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from millstream.client.submit.request_cost import BYTES_PER_TOKEN
 from millstream.errors import InvalidRequest
 from millstream.gateway.auth.api_keys import ApiKey
 from millstream.gateway.batches.records.batch_catalogue import BatchCatalogue
@@ -28,7 +29,6 @@ CREATING_S = 60  # for which a charged batch may be without its record
 LATER_S = 3600  # how long a batch counts as enqueued beyond its window
 LISTED, MOST_LISTED = 20, 100
 MOST_BYTES = 64 * 1024  # of a body: what it asks for is short
-BYTES_PER_TOKEN = 4  # as `cost_of` estimates them
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class BatchRoutes:
         wanted = read_batch_request(json_object(raw))
         file = await self._input(caller, wanted)
         idempotency = self.gateway.idempotency
-        post = await idempotency.begin(caller.tenant, PATH, raw, "", request.headers, new_own_id())
+        post = await idempotency.begin(caller, PATH, raw, "", request.headers, new_own_id())
         if post.joined:
             self.gateway.metrics.joined.inc()
         async with idempotency.tracked(post):

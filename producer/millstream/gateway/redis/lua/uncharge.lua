@@ -1,9 +1,8 @@
--- Take a request that has ended off its tenant's count of enqueued tokens.
+-- Take requests that have ended off their tenant's count of enqueued tokens.
 --
 -- KEYS  rates, enqueued
--- ARGV  own id, tokens as charged
+-- ARGV  the requests as they stand in enqueued
 -- include: enqueued
 local rates, enqueued = unpack(KEYS)
-local own_id, tokens = unpack(ARGV)
-take_off(rates, enqueued, tokens .. ' ' .. own_id)
+for _, member in ipairs(ARGV) do take_off(rates, enqueued, member) end
 return 'ok'

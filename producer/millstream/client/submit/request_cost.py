@@ -1,0 +1,45 @@
+"""Estimates what a request takes, without a tokenizer or a chat template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from millstream.wire.messages.job_messages import ChatMessage, Request
+
+BYTES_PER_TOKEN = 4  # of text, approximately, with most tokenizers
+FRAME_TOKENS = 4  # that a chat template writes around a message, a call or a tool, at least
+USUAL_OUTPUT = 256  # tokens, for a request without a bound: an unset bound must not be cheap
+
+
+def cost_of(request: Request) -> int:
+    """Tokens of prompt and output, estimated: the unit of the queue's fairness among tenants, and of the
+    gateway's limits. All that a chat template may write is counted.
+    """
+    prompt = len(request.token_ids or ())
+    if request.prompt is not None:
+        prompt = _bytes([request.prompt]) // BYTES_PER_TOKEN
+    elif request.messages is not None:
+        prompt = _chat_cost(request, request.messages)
+    output = request.sampling.max_tokens
+    return max(1, prompt + (USUAL_OUTPUT if output is None else output) * request.sampling.n)
+
+
+def _chat_cost(request: Request, messages: Sequence[ChatMessage]) -> int:
+    calls = [call for message in messages for call in message.tool_calls]
+    tools = request.tools or ()
+    functions = {call.id: call.function.name for call in calls}  # an outcome's message has its name, too
+    texts = [text for message in messages for text in (message.role, message.content)]
+    for message in messages:
+        if name := message.tool_call_id:
+            texts += name, functions.get(name, "")
+    texts += [text for call in calls for text in (call.id, call.function.name, call.function.arguments)]
+    texts += [text for tool in tools for text in (tool.name, tool.description, tool.parameters)]
+    if request.chat_template_kwargs:
+        texts.append(json.dumps(request.chat_template_kwargs, ensure_ascii=False))
+    frames = len(messages) + len(calls) + len(tools)
+    return frames * FRAME_TOKENS + _bytes(texts) // BYTES_PER_TOKEN
+
+
+def _bytes(texts: Iterable[str]) -> int:
+    return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
