@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import re
@@ -10,12 +11,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import openai
 
+from millstream.gateway.gateway_settings import GatewaySettings
+from millstream.gateway.server import serve
 from support.commands import environment
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -114,6 +117,28 @@ def gateway(redis_url: str, *arguments: object, keyless: bool = True) -> Iterato
         yield made
     finally:
         made.close()
+
+
+@contextlib.asynccontextmanager
+async def gateway_within(redis_url: str, **settings: Any) -> AsyncIterator[tuple[str, int]]:
+    """A gateway in the loop of the test, on an address of its own: the test can measure the loop, and change
+    the bounds that have no setting.
+    """
+    said: asyncio.Queue[str] = asyncio.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        own: dict[str, Any] = {"redis_url": redis_url, "port": 0, "files_url": folder, "grace_s": 0}
+        serving = asyncio.create_task(serve(GatewaySettings(**own | settings), said.put_nowait))
+        address = asyncio.create_task(said.get())
+        await asyncio.wait({serving, address}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            found = re.search(r"http://(.*):(\d+)", address.result() if address.done() else "")
+            if found is not None:
+                yield found[1], int(found[2])
+        finally:
+            address.cancel()
+            if not serving.done():
+                signal.raise_signal(signal.SIGTERM)
+            await serving
 
 
 def api_error(error: openai.APIStatusError) -> dict[str, Any]:

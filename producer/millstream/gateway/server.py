@@ -22,6 +22,7 @@ from millstream.gateway.files.store.store_marker import StoreMismatch
 from millstream.gateway.gateway_app import application
 from millstream.gateway.gateway_metrics import GatewayMetrics
 from millstream.gateway.gateway_settings import GatewaySettings
+from millstream.gateway.http.bounded_connection import BoundedConnection
 
 log = logging.getLogger(__name__)
 KEEP_ALIVE_S = 75  # longer than clients and proxies keep a connection that they may use again
@@ -60,7 +61,7 @@ async def serve(settings: GatewaySettings, say: Callable[[str], None]) -> None:
             app,
             log_config=None,
             access_log=False,
-            http="h11",  # uvicorn's other parser takes heads of any length
+            http=BoundedConnection,
             ws="none",
             lifespan="off",
             server_header=False,

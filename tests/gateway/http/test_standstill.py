@@ -6,18 +6,17 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 from support.gateway import HELLO, Gateway
+from support.standstill import LONGEST_S, shortest_gap
 
 from millstream.batch.rows.batch_lines import BatchRow
 from millstream.client.session.ended_job import EndedJob
-from millstream.errors import InvalidRequest
 from millstream.gateway.auth.api_keys import ANYBODY
 from millstream.gateway.batches.records.batch_record import RowKind
 from millstream.gateway.batches.runner.finished_rows import UNREADABLE, ended_row
@@ -28,14 +27,11 @@ from millstream.gateway.completions.responders import whole_body
 from millstream.gateway.cpu_executor import SHORT_BYTES, CpuExecutor
 from millstream.gateway.gateway_metrics import GatewayMetrics
 from millstream.openai.api_endpoint import ApiEndpoint
-from millstream.wire.loop_gaps import TICK_S, LoopGaps
 from millstream.wire.messages.choices import Choice, TokenLogprob, TopLogprob
 from millstream.wire.messages.codec import encode, pack
 from millstream.wire.messages.job_messages import Result, read_request
 from millstream.wire.messages.record import JOB_FIELDS, job_record
 
-LONGEST_S = 0.2
-TRIES = 5  # a busy machine has gaps of its own
 MOST = 256 * 1024
 
 
@@ -71,29 +67,6 @@ def ended_with(result: bytes) -> EndedJob:
     record = job_record("0-a", list(fields.values()))
     assert record is not None
     return EndedJob(record, ())
-
-
-Clock = Callable[[], float]
-
-
-async def gap_of(read: Callable[[], Awaitable[object]], clock: Clock) -> float:
-    """Of a loop that reads one message."""
-    gaps = LoopGaps(clock)
-    watching = asyncio.create_task(gaps.watch())
-    await asyncio.sleep(0)
-    with suppress(InvalidRequest):
-        await read()
-    await asyncio.sleep(2 * TICK_S)
-    watching.cancel()
-    return gaps.longest_s + TICK_S
-
-
-async def shortest_gap(read: Callable[[], Awaitable[object]], clock: Clock = time.thread_time) -> float:
-    """By the CPU time of the loop's thread, which a busy machine does not change."""
-    found = []
-    while len(found) < TRIES and min(found, default=LONGEST_S) >= LONGEST_S:
-        found.append(await gap_of(read, clock))
-    return min(found)
 
 
 @pytest.fixture(scope="module")

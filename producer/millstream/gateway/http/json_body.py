@@ -45,7 +45,7 @@ def json_object(data: bytes) -> dict[str, Any]:
 
 def _too_large(most_bytes: int) -> ApiError:
     message = f"the body may have {most_bytes} bytes; shorten it"
-    return ApiError(413, message, "body_too_large", headers={"connection": "close"})
+    return ApiError(413, message, "body_too_large")
 
 
 def _no_json(problem: str) -> ApiError:

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from millstream.errors import JobError, MillstreamError
 from millstream.gateway.gateway_metrics import CLIENT_GONE, GatewayMetrics
 from millstream.gateway.http.client_disconnect import ClientDisconnected
-from millstream.gateway.http.unread_body import UnreadBody
+from millstream.gateway.http.incoming_body import IncomingBody
 from millstream.openai.api_error import RETRY_S, ApiError, api_error, retry_after
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,9 @@ class RequestContext:
 
 
 class GatewayMiddleware:
-    """Wraps the application. Beyond `most` requests under way it answers 503."""
+    """Wraps the application. Beyond `most` requests under way it answers 503. One that has its answer, or is
+    refused so, is not under way, though its body may still come.
+    """
 
     def __init__(self, app: ASGIApp, metrics: GatewayMetrics, most: int) -> None:
         self._app = app
@@ -63,14 +65,10 @@ class GatewayMiddleware:
         client_id = Request(scope).headers.get("x-client-request-id", "")
         if client_id.isascii() and client_id.isprintable() and len(client_id) <= _LONGEST_CLIENT_ID:
             context.headers |= {"x-client-request-id": client_id} if client_id else {}
-        body = UnreadBody(scope, receive)
+        body = IncomingBody(scope, receive)
         receive, sending = body.receive, _ResponseSender(context, send, body)
-        self._under_way += 1
         try:
-            if self._under_way > self._most:
-                message = f"{self._most} requests are under way already; try again"
-                raise ApiError(503, message, "overloaded", headers=retry_after(RETRY_S))
-            await self._app(scope, receive, sending)
+            await self._run(scope, receive, sending)
         except asyncio.CancelledError:  # the gateway is stopped, and its grace is over
             if not context.status:
                 await _response(_stopped_error())(scope, receive, sending)
@@ -80,29 +78,47 @@ class GatewayMiddleware:
             if not context.status:
                 await error_answer(error)(scope, receive, sending)
         finally:
-            self._under_way -= 1
             self._metrics.answered(context.route, context.status, time.monotonic() - context.began_s)
+        await sending.end()
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises ApiError 503, and what the application raises."""
+        if self._under_way >= self._most:
+            message = f"{self._most} requests are under way already; try again"
+            raise ApiError(503, message, "overloaded", headers=retry_after(RETRY_S))
+        self._under_way += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._under_way -= 1
 
 
 class _ResponseSender:
-    """Sends the answer's messages, with the headers of its context, and reads what is left of the request."""
+    """Sends the answer's messages, with the headers of its context. The end of one that comes before the end
+    of the request's body waits for `end`, as the server closes the connection with it.
+    """
 
-    def __init__(self, context: RequestContext, send: Send, body: UnreadBody) -> None:
+    def __init__(self, context: RequestContext, send: Send, body: IncomingBody) -> None:
         self._context, self._send, self._body = context, send, body
+        self._waits = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._context.status = message["status"]
             took_ms = (time.monotonic() - self._context.began_s) * 1000
             own = {"x-request-id": self._context.request_id, "openai-processing-ms": f"{took_ms:.0f}"}
-            pairs = (own | self._context.headers).items()
+            closing = {"connection": "close"} if self._body.is_left else {}
+            pairs = (own | self._context.headers | closing).items()
             added = [(name.encode(), value.encode("latin-1")) for name, value in pairs]
             message = {**message, "headers": [*message.get("headers", ()), *added]}
         elif self._body.is_left and not message.get("more_body", False):
-            await self._send({**message, "more_body": True})
-            await self._body.discard()
-            message = {"type": "http.response.body", "body": b""}
+            message, self._waits = {**message, "more_body": True}, True
         await self._send(message)
+
+    async def end(self) -> None:
+        if self._waits:
+            await self._body.discard()
+            await self._send({"type": "http.response.body", "body": b""})
 
 
 def _stopped_error() -> ApiError:
@@ -112,7 +128,11 @@ def _stopped_error() -> ApiError:
 
 def _log(context: RequestContext, error: Exception) -> None:
     """Without the error's message, which may quote a request."""
-    if not isinstance(error, ApiError):
+    if context.status and isinstance(error.__cause__, ApiError | MillstreamError):  # as Starlette raises it
+        log.warning(
+            "request %s: its answer breaks off: %s", context.request_id, type(error.__cause__).__name__
+        )
+    elif not isinstance(error, ApiError):
         frames = "".join(traceback.format_tb(error.__traceback__))
         log.error("request %s failed: %s\n%s", context.request_id, type(error).__name__, frames)
 

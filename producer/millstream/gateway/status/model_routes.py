@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from millstream.gateway.auth.api_keys import ApiKey
 from millstream.gateway.context import GatewayContext
-from millstream.gateway.http.page import page_body
+from millstream.gateway.http.page import page_response
 from millstream.gateway.queues.queue_directory import ServedQueue
 
 
@@ -21,8 +21,8 @@ class ModelRoutes:
     gateway: GatewayContext
 
     async def list(self, request: Request, caller: ApiKey) -> Response:
-        data = [_model(one, one.queue) for one in await self.gateway.directory.seen_by(caller)]
-        return JSONResponse(page_body(data, has_more=False))
+        seen = await self.gateway.directory.seen_by(caller)
+        return await page_response((_model(one, one.queue) for one in seen), has_more=False)
 
     async def one(self, request: Request, caller: ApiKey) -> Response:
         name = request.path_params["id"]

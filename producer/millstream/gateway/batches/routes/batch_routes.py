@@ -20,7 +20,7 @@ from millstream.gateway.context import GatewayContext
 from millstream.gateway.files.store.file_record import FileRecord
 from millstream.gateway.http.client_disconnect import ClientDisconnected
 from millstream.gateway.http.json_body import body_of, json_object
-from millstream.gateway.http.page import PageRequest, page_body, unknown_after
+from millstream.gateway.http.page import PageRequest, page_response, unknown_after
 from millstream.openai.api_error import NO_RETRY, ApiError
 from millstream.wire.keys import Lane, new_own_id
 
@@ -84,7 +84,7 @@ class BatchRoutes:
         page = await self.catalogue.page(caller.tenant, after=paging.after, limit=paging.limit)
         if page is None:
             raise unknown_after(paging.after)
-        return JSONResponse(page_body([one.to_api() for one in page.records], page.has_more))
+        return await page_response((one.to_api() for one in page.records), page.has_more)
 
     async def one(self, request: Request, caller: ApiKey) -> Response:
         batch = await self._find(request, caller)
@@ -104,7 +104,7 @@ class BatchRoutes:
         batch = await self._find(request, caller)
         await self.gateway.marker.confirm()
         rows = ResultRows(self.gateway.store, self.catalogue, batch)
-        return result_stream(request, rows)
+        return await result_stream(request, rows)
 
     async def _find(self, request: Request, caller: ApiKey) -> BatchRecord:
         """Raises ApiError 404, also for another tenant's."""

@@ -12,32 +12,34 @@ from starlette.responses import Response, StreamingResponse
 
 from millstream.errors import InvalidRequest
 from millstream.gateway.batches.routes.result_rows import ResultRows
+from millstream.gateway.http.begun_stream import begun
 from millstream.gateway.http.event_stream import DONE, PING_S
 
 EVENTS = "text/event-stream"
 Writes = Callable[[int, bytes], bytes]  # the row of this number
 
 
-def result_stream(request: Request, rows: ResultRows) -> Response:
-    """Raises InvalidRequest."""
+async def result_stream(request: Request, rows: ResultRows) -> Response:
+    """Raises InvalidRequest, MissingObject, Unavailable."""
     count = _rows_had(request)
     # Compressed, rows would wait in a buffer for more of them.
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no", "content-encoding": "identity"}
     if request.method == "HEAD":
         return Response(headers=headers)
+    finished = await begun(rows.behind(count))
     if EVENTS in request.headers.get("accept", ""):
-        body = _written(rows, count, _event, ping=b": ping\n\n", end=DONE)
+        body = _written(finished, count, _event, ping=b": ping\n\n", end=DONE)
         return StreamingResponse(body, headers=headers, media_type=EVENTS)
-    body = _written(rows, count, _line, ping=b"\n", end=b"")
+    body = _written(finished, count, _line, ping=b"\n", end=b"")
     return StreamingResponse(body, headers=headers, media_type="application/x-ndjson")
 
 
 async def _written(
-    rows: ResultRows, count: int, write: Writes, *, ping: bytes, end: bytes
+    finished: AsyncIterator[list[bytes]], count: int, write: Writes, *, ping: bytes, end: bytes
 ) -> AsyncIterator[bytes]:
     """A ping goes out where nothing else has for a while."""
     sent_s = time.monotonic()
-    async for some in rows.behind(count):
+    async for some in finished:
         if some:
             yield b"".join(write(count + place, row) for place, row in enumerate(some, 1))
             count += len(some)

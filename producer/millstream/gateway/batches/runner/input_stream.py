@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 from millstream.batch.files.input_lines import MAX_LINE_BYTES, InputLine
 
-_PIECE_BYTES = 64 * 1024  # until other tasks of the gateway have their turn: each byte may be a line
+_PIECE_BYTES = 16 * 1024  # until other tasks of the gateway have their turn: each byte may be a line
 
 
 async def input_lines(
@@ -21,7 +21,12 @@ async def input_lines(
     async for chunk in chunks:
         for begin in range(0, len(chunk), _PIECE_BYTES):
             await asyncio.sleep(0)
-            *ends, rest = chunk[begin : begin + _PIECE_BYTES].split(b"\n")
+            piece = chunk[begin : begin + _PIECE_BYTES]
+            if not held and piece.isspace() and len(piece) <= most_bytes:  # all its lines are blank
+                number += piece.count(b"\n")
+                held += piece.rpartition(b"\n")[2]
+                continue
+            *ends, rest = piece.split(b"\n")
             for end in ends:
                 if (line := _line(number, bytes(held) + end if held else end, most_bytes)) is not None:
                     yield line

@@ -16,8 +16,9 @@ from millstream.gateway.auth.idempotency import KEEP_S, idempotency_digest, key_
 from millstream.gateway.context import GatewayContext
 from millstream.gateway.files.routes.upload import Upload
 from millstream.gateway.files.store.file_record import PURPOSES, FileRecord
+from millstream.gateway.http.begun_stream import begun
 from millstream.gateway.http.byte_range import byte_range
-from millstream.gateway.http.page import PageRequest, page_body, unknown_after
+from millstream.gateway.http.page import PageRequest, page_response, unknown_after
 from millstream.gateway.redis.file_calls import OnceFile
 from millstream.gateway.redis.gateway_calls import OnceOutcome
 from millstream.openai.api_error import NO_RETRY, ApiError
@@ -66,7 +67,7 @@ class FileRoutes:
         )
         if page is None:
             raise unknown_after(paging.after)
-        return JSONResponse(page_body([one.to_api() for one in page.records], page.has_more))
+        return await page_response((one.to_api() for one in page.records), page.has_more)
 
     async def one(self, request: Request, caller: ApiKey) -> Response:
         return JSONResponse((await self._find(request, caller)).to_api())
@@ -88,7 +89,7 @@ class FileRoutes:
             "content-disposition": f"attachment; filename*=UTF-8''{quote(record.filename, safe='')}",
             "accept-ranges": "bytes",
         } | (part.headers if part else {})
-        chunks = await _begun(self.gateway.store.read(record.path, start, end))
+        chunks = await begun(self.gateway.store.read(record.path, start, end))
         body = chunks if request.method != "HEAD" else _nothing()
         return StreamingResponse(body, 206 if part else 200, headers, "application/octet-stream")
 
@@ -108,18 +109,6 @@ def _purpose(request: Request) -> str | None:
     if purpose is not None and purpose not in PURPOSES:
         raise InvalidRequest("purpose", purpose, f"must be one of {', '.join(PURPOSES)}")
     return purpose
-
-
-async def _begun(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Waits for the first chunk, so that a read error can still become an HTTP status."""
-    first = await anext(chunks, b"")
-    return _chained(first, chunks)
-
-
-async def _chained(first: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for chunk in chunks:
-        yield chunk
 
 
 async def _nothing() -> AsyncIterator[bytes]:

@@ -75,7 +75,7 @@ class Upload:
 
     def _too_large(self) -> ApiError:
         message = f"file: it may have {self.most_bytes} bytes; split it"
-        return ApiError(413, message, "file_too_large", "file", {"connection": "close"})
+        return ApiError(413, message, "file_too_large", "file")
 
     async def _keep(self, head: PartHead, stream: AsyncIterator[PartHead | bytes]) -> PartHead | None:
         """Write the file; returns the head of the next part."""

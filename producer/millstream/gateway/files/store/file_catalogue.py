@@ -16,7 +16,7 @@ from millstream.gateway.redis.gateway_redis import GatewayRedis
 from millstream.gateway.redis.tenant_keys import FILE_ID, TenantKeys
 from millstream.wire.calls.scripts import texts
 
-LEAST_LOOKED_AT = 100  # at once, of a page that is not full yet
+LOOKED_AT = 100  # of a page, until other requests have their turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,10 @@ class FileCatalogue:
             return None
         found: list[FileRecord] = []
         while len(found) <= limit:
-            wanted = max(LEAST_LOOKED_AT, limit + 1 - len(found))
-            rows = await self._behind(tenant, score, newest_first, wanted)
+            rows = await self._behind(tenant, score, newest_first)
             records = await self._records(tenant, [id for id, _ in rows])
             found += [one for one in records if purpose in (None, one.purpose)]
-            if len(rows) < wanted:
+            if len(rows) < LOOKED_AT:
                 break
             score = rows[-1][1]
         return FilePage(tuple(found[:limit]), len(found) > limit)
@@ -97,10 +96,8 @@ class FileCatalogue:
             score = await self._redis.client.zscore(TenantKeys(tenant).files, id)
         return None if score is None else int(score)
 
-    async def _behind(
-        self, tenant: str, score: int | None, newest_first: bool, most: int
-    ) -> list[tuple[str, int]]:
-        """Returns ids with their scores, which no two files of a tenant share."""
+    async def _behind(self, tenant: str, score: int | None, newest_first: bool) -> list[tuple[str, int]]:
+        """Returns the next ids with their scores, which no two files of a tenant share."""
         first, last = ("+inf", "-inf") if newest_first else ("-inf", "+inf")
         with self._redis.reach():
             rows = await self._redis.client.zrange(
@@ -110,7 +107,7 @@ class FileCatalogue:
                 desc=newest_first,
                 byscore=True,
                 offset=0,
-                num=most,
+                num=LOOKED_AT,
                 withscores=True,
             )
         return [(id.decode(), int(score)) for id, score in rows]
