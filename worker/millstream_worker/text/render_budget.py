@@ -22,7 +22,7 @@ class TemplateTooMuch(Exception):
 
 
 class RenderBudget:
-    """Of one rendering, in one thread. `left`: characters."""
+    """Counts what one rendering, in one thread, may still take. `left`: characters."""
 
     __slots__ = ("_end_s", "_takings", "left")
 
