@@ -48,6 +48,17 @@ def test_a_shortened_context_is_noted(checkpoint: Callable[[str], Path]) -> None
     assert loaded.notes[0].startswith(f"context limited to {CONTEXT} of {8 * CONTEXT} tokens")
 
 
+@pytest.mark.parametrize("part", ["embed_tokens", "0.self_attn.q_proj", "1.self_attn.v_proj", "norm"])
+def test_weights_that_are_not_finite_are_refused(part: str, tmp_path: Path) -> None:
+    folder = build("llama", tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.endswith(f"{part}.weight"))
+    weights[name].view(-1)[0] = torch.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UnsupportedModel, match=rf"{name} has values that are not finite.*anew"):
+        load_model(str(folder), dtype=torch.float32, device=CPU)
+
+
 def test_missing_weights_are_an_error_and_not_random(tmp_path: Path) -> None:
     folder = build("llama", tmp_path)
     weights = load_file(folder / "model.safetensors")

@@ -108,6 +108,31 @@ def test_a_model_without_a_context_length_is_refused() -> None:
         context_length(PretrainedConfig())
 
 
+@pytest.mark.parametrize("length", [10**18, -5])
+def test_a_context_that_none_can_have_is_refused(length: int) -> None:
+    config = AutoConfig.for_model("llama", max_position_embeddings=length)
+    with pytest.raises(
+        UnsupportedModel, match=rf"max_position_embeddings is {length} .*1 to 134217728; correct"
+    ):
+        context_length(config)
+
+
+@pytest.mark.parametrize("theta", [0, -1.0, float("inf"), float("nan")])
+def test_rotations_by_no_positive_number_are_refused(theta: float) -> None:
+    config = AutoConfig.for_model("llama")
+    config.rope_parameters = {"rope_type": "default", "rope_theta": theta}
+    with pytest.raises(
+        UnsupportedModel, match=rf"its rope_theta is {theta}, and can only be a positive number"
+    ):
+        check(config)
+
+
+@pytest.mark.parametrize("ids", [10**9, -1, [2, 10**9]], ids=str)
+def test_end_tokens_beyond_the_vocabulary_are_refused(ids: int | list[int], tmp_path: Path) -> None:
+    AutoConfig.for_model("llama", vocab_size=100, eos_token_id=ids).save_pretrained(tmp_path)
+    assert re.search(r"eos_token_id (-1|1000000000) is none of the model's 100 tokens", refusal(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -18,11 +19,15 @@ import jinja2
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.job_messages import ChatMessage, Request
 from millstream.wire.messages.tools import CALL_BEGIN, CALL_END, Tool, ToolCall
+from millstream_worker.text.render_budget import TemplateTooMuch, size_of
+from millstream_worker.text.template_environment import TemplateEnvironment
 
 # Errors of a template on messages it was not written for: its own, or Python's.
 _TEMPLATE_ERRORS = (
     jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
 )  # fmt: skip
+_MOST_CHARACTERS = 2**20  # of a template; those that are around have up to 50,000
+_MESSAGE = 512  # characters of input that a message is counted as, beside its own
 _ABOUT_TOOLS = f"""You can call these functions, each described as JSON:
 <tools>
 %s
@@ -33,6 +38,7 @@ To call one, write its name and its arguments as JSON between {CALL_BEGIN} and {
 {CALL_END}"""
 _QUESTION = {"role": "user", "content": "probe_question"}
 _TOOL = {"name": "probe_tool", "description": "", "parameters": {"type": "object", "properties": {}}}
+_SHOWN = {"type": "function", "function": _TOOL}
 _CALL = {"id": "call00001", "type": "function", "function": {"name": "probe_call", "arguments": {"a": 7301}}}
 _CALLING = {"role": "assistant", "content": None, "tool_calls": [_CALL]}
 _OUTCOME = {"role": "tool", "name": "probe_call", "tool_call_id": "call00001", "content": "probe_outcome"}
@@ -46,6 +52,7 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        self._environment = TemplateEnvironment()
 
     @property
     def exists(self) -> bool:
@@ -55,6 +62,12 @@ class ChatTemplate:
     def writes_calls(self) -> bool:
         """It shows calls in the form that the grammar of tools has: so its model writes them by itself."""
         return self._knows_tools and bool(_OWN_FORM.search(self._conversation))
+
+    def check(self) -> None:
+        """Renders short conversations. Raises TemplateTooMuch if even these take too much."""
+        if self.exists:
+            self._try([_QUESTION])
+            self._try([_QUESTION, _CALLING, _OUTCOME], [_SHOWN])
 
     def render(self, request: Request) -> str:
         """The text of the request's messages and tools, up to the answer. Raises InvalidRequest."""
@@ -66,12 +79,20 @@ class ChatTemplate:
                 "this model has no chat template; send a prompt (millstream submit --raw, "
                 "/v1/completions), or serve a chat model",
             )
-        turns = [self._turn(message, messages) for message in messages]
+        names = {call.id: call.function.name for message in messages for call in message.tool_calls}
+        turns = [self._turn(message, names) for message in messages]
         shown = [_described(tool) for tool in tools]
         if shown and not self._knows_tools:
             turns, shown = self._with_tools(turns, shown), []
         try:
             return self._text(turns, shown, request.chat_template_kwargs or {})
+        except TemplateTooMuch as error:
+            raise InvalidRequest(
+                "messages",
+                [turn["role"] for turn in turns],
+                f"the model's chat template {error}; send fewer or shorter messages or a prompt, or have the "
+                "operator correct the checkpoint's template",
+            ) from error
         except _TEMPLATE_ERRORS as error:
             raise InvalidRequest(
                 "messages",
@@ -81,14 +102,29 @@ class ChatTemplate:
             ) from error
 
     def _text(self, turns: Sequence[Turn], tools: Sequence[Turn], kwargs: Mapping[str, Any]) -> str:
-        text: str = self._tokenizer.apply_chat_template(
-            list(turns), tools=list(tools) or None, add_generation_prompt=True, tokenize=False, **kwargs
-        )
+        """As transformers' `apply_chat_template`, within a budget."""
+        shown = list(tools) or None
+        source = self._tokenizer.get_chat_template(None, shown)
+        if len(source) > _MOST_CHARACTERS:
+            raise TemplateTooMuch(f"has {len(source)} characters itself, more than {_MOST_CHARACTERS}")
+        given = {
+            **self._tokenizer.special_tokens_map,
+            **kwargs,
+            "messages": [{name: one for name, one in turn.items() if one is not None} for turn in turns],
+            "tools": shown,
+            "documents": None,
+            "add_generation_prompt": True,
+        }
+        size = sum(_MESSAGE + len(turn["content"] or "") for turn in turns)
+        others = [turn["tool_calls"] for turn in turns if "tool_calls" in turn], shown, kwargs
+        text = self._environment.render(source, given, size + size_of(others, sys.maxsize))
         text.encode()  # arguments in JSON may have written half of a surrogate pair, which no tokenizer takes
         return text
 
-    def _turn(self, message: ChatMessage, messages: Sequence[ChatMessage]) -> Turn:
-        """The message as templates take it: arguments are objects, a tool's output has its name."""
+    def _turn(self, message: ChatMessage, names: Mapping[str, str]) -> Turn:
+        """The message as templates take it: arguments are objects, a tool's output has its name. `names`: of
+        called functions, by the calls' ids.
+        """
         turn: Turn = {"role": message.role, "content": message.content}
         if message.tool_calls and self._knows_tools:
             turn["tool_calls"] = [_plain(call) for call in message.tool_calls]
@@ -99,9 +135,8 @@ class ChatTemplate:
         if message.role == "tool" and not self._takes_outcomes:
             return {"role": "user", "content": f"<tool_response>\n{message.content}\n</tool_response>"}
         if message.tool_call_id:
-            calls = [call for one in messages for call in one.tool_calls if call.id == message.tool_call_id]
-            names = {"name": calls[-1].function.name} if calls else {}
-            turn |= {"tool_call_id": message.tool_call_id, **names}
+            name = names.get(message.tool_call_id)
+            turn |= {"tool_call_id": message.tool_call_id} | ({} if name is None else {"name": name})
         return turn
 
     def _with_tools(self, turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Turn]:
@@ -117,8 +152,7 @@ class ChatTemplate:
 
     @cached_property
     def _conversation(self) -> str:
-        tool = {"type": "function", "function": _TOOL}
-        return self._try([_QUESTION, _CALLING, _OUTCOME], [tool])
+        return self._try([_QUESTION, _CALLING, _OUTCOME], [_SHOWN])
 
     @property
     def _knows_tools(self) -> bool:

@@ -17,6 +17,7 @@ from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
 from millstream_worker.text.chat_template import ChatTemplate
 from millstream_worker.text.detokenizer import Detokenizer
 from millstream_worker.text.reasoning import ThinkTokens, Thought, ThoughtStart
+from millstream_worker.text.render_budget import TemplateTooMuch
 from millstream_worker.text.token_bytes import TokenBytes
 from millstream_worker.text.token_count import TokenCounter
 
@@ -50,13 +51,21 @@ class TextModel:
     def load(cls, folder: str | Path, vocab_size: int | None = None) -> TextModel:
         """The tokenizer in a local folder. `vocab_size`: the model's, if it is known.
 
-        Raises TokenizerUnusable, naming the folder, if there is none.
+        Raises TokenizerUnusable, naming the folder, if there is none, or if its chat template never ends.
         """
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         except Exception as error:  # tokenizers raises a plain Exception for a damaged file
             raise TokenizerUnusable(f"no usable tokenizer in {folder}: {error}") from error
-        return cls(tokenizer, vocab_size)
+        model = cls(tokenizer, vocab_size)
+        try:
+            model.template.check()
+        except TemplateTooMuch as error:
+            raise TokenizerUnusable(
+                f"the chat template in {folder} {error}, for a conversation of one word; correct "
+                "chat_template.jinja or tokenizer_config.json, or fetch them anew"
+            ) from error
+        return model
 
     def encode(self, request: Request, most: int | None = None) -> list[int]:
         """The request's input as token ids. Raises InvalidRequest; TooLong if a text certainly has more than

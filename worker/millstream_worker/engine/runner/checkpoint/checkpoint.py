@@ -7,16 +7,24 @@ there is reported before torch is imported; only reading a GGUF file does.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from huggingface_hub import hf_hub_download, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 from safetensors import SafetensorError, safe_open
 
 from millstream_worker.engine.protocol.config import cache_folder
+from millstream_worker.engine.runner.checkpoint.size_bounds import (
+    check_config,
+    check_depth,
+    check_files,
+    check_tokenizer,
+    read_json,
+)
 
 Report = Callable[[str], None]
 
@@ -64,8 +72,12 @@ def _from_folder(folder: Path, model: str) -> Checkpoint:
         gguf = sorted(folder.glob("*.gguf"))
         remedy = f"to run a GGUF file, name the file: {gguf[0]}" if gguf else "is it the right folder?"
         raise CheckpointError(f"model {model!r}: the folder has no config.json; {remedy}")
-    _check_config(folder / "config.json", model)
-    _check_weights(folder, model)
+    with _named(model):
+        check_files(folder)
+        config = _config(folder)
+        _check_weights(folder, model)
+        check_config(config, sum(file.stat().st_size for file in folder.glob("*.safetensors")))
+        check_tokenizer(folder)
     return Checkpoint(folder, folder.resolve().name, folder, folder)
 
 
@@ -99,13 +111,23 @@ def _from_hub(model: str, cache: Path, report: Report) -> Checkpoint:
     return replace(_from_folder(folder, model), name=model)
 
 
-def _check_config(path: Path, model: str) -> None:
+@contextlib.contextmanager
+def _named(model: str) -> Iterator[None]:
+    """Raises CheckpointError with the model's name for what a file is refused or cannot be read."""
     try:
-        config = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"model {model!r}: config.json cannot be read: {error}") from error
+        yield
+    except (ValueError, OSError) as error:
+        raise CheckpointError(f"model {model!r}: {error}") from error
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    config = read_json(folder / "config.json")
     if not isinstance(config, dict) or "model_type" not in config:
-        raise CheckpointError(f"model {model!r}: config.json has no model_type: no transformers model")
+        raise ValueError("config.json has no model_type: no transformers model")
+    check_depth("config.json", config)
+    if (generation := folder / "generation_config.json").is_file():
+        check_depth(generation.name, read_json(generation))
+    return config
 
 
 def _check_weights(folder: Path, model: str) -> None:
@@ -119,7 +141,7 @@ def _check_weights(folder: Path, model: str) -> None:
         )
     if not files:
         raise CheckpointError(f"model {model!r}: the folder has no *.safetensors")
-    missing = _shards(folder / _INDEX, model) - {file.name for file in files}
+    missing = _shards(folder / _INDEX) - {file.name for file in files}
     if missing:
         raise CheckpointError(
             f"model {model!r}: {_INDEX} names {min(missing)}, which is missing: fetch it anew"
@@ -134,11 +156,11 @@ def _check_weights(folder: Path, model: str) -> None:
             ) from error
 
 
-def _shards(index: Path, model: str) -> set[str]:
+def _shards(index: Path) -> set[str]:
     """The files that the index names; none where there is no index."""
     if not index.is_file():
         return set()
     try:
-        return {PurePosixPath(file).name for file in json.loads(index.read_bytes())["weight_map"].values()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"model {model!r}: {index.name} cannot be read: {error!r}") from error
+        return {PurePosixPath(file).name for file in read_json(index)["weight_map"].values()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{index.name} cannot be read: {error!r}") from error

@@ -20,6 +20,7 @@ import torch
 import transformers
 from filelock import FileLock
 
+from millstream_worker.engine.runner.checkpoint.gguf_header import check_header
 from millstream_worker.engine.runner.checkpoint.gguf_weights import GGUFError, GGUFWeights, check_whole
 from millstream_worker.engine.runner.checkpoint.model_digest import digest_of_file
 from millstream_worker.engine.runner.quantization.packed import write_packed
@@ -54,6 +55,10 @@ class GGUFCache:
 
 
 def _convert(file: Path, kept: Path, report: Report) -> None:
+    try:
+        check_header(file)
+    except ValueError as error:
+        raise GGUFError(str(error)) from error
     partial = kept.with_name(kept.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     report(f"converting {file.name} to safetensors; this is done once, and kept in {kept}")

@@ -54,6 +54,7 @@ class Anatomy:
     siblings: tuple[tuple[str, ...], ...]  # linear layers of one parent, called once each, with one tensor
     body: BodyCall | None  # None: only the model itself holds all attention modules
     vocab_size: int  # width of the logits
+    finite: Tensor  # [] bool: so the logits were, as far as queries, keys and values were
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +94,7 @@ def observe(model: PreTrainedModel, attention: str) -> Anatomy:
         siblings=siblings_of(model, calls),
         body=_body(model, modules, calls, {id(tokens): Argument.TOKENS, id(positions): Argument.POSITIONS}),
         vocab_size=answer.logits.shape[-1],
+        finite=torch.isfinite(answer.logits).all(),
     )
 
 
@@ -165,7 +167,8 @@ def _kind(layer: nn.Module) -> tuple[object, ...]:
 
 @contextlib.contextmanager
 def _attentions_of(name: str) -> Iterator[list[_Attention]]:
-    """Collects the calls of the attention function that is registered as `name`; zeros are the answer."""
+    """Collects the calls of the attention function that is registered as `name`. It answers with the values'
+    mean, of no head or token in particular, which is not finite where something that it was given is not."""
     calls: list[_Attention] = []
 
     def attend(
@@ -174,7 +177,8 @@ def _attentions_of(name: str) -> Iterator[list[_Attention]]:
         tensors = frozenset(name for name, option in options.items() if isinstance(option, Tensor))
         calls.append(_Attention(module, _layer_spec(query, key, value, options), tensors))
         _, heads, tokens, _ = query.shape
-        return value.new_zeros(1, tokens, heads, value.shape[3]), None
+        mean = value.mean(1, keepdim=True) + 0 * (query.sum() + key.sum())
+        return mean.expand(1, heads, tokens, -1).transpose(1, 2).contiguous(), None
 
     registered = AttentionInterface()[name]
     AttentionInterface.register(name, attend)

@@ -33,7 +33,7 @@ from millstream_worker.engine.runner.model.attention_choice import choose
 from millstream_worker.engine.runner.model.kv_choice import in_format
 from millstream_worker.engine.runner.model.logits import LogitsFunction
 from millstream_worker.engine.runner.model.packed_model import load_packed
-from millstream_worker.engine.runner.model.weights import end_ids, load_config, load_weights
+from millstream_worker.engine.runner.model.weights import check_finite, end_ids, load_config, load_weights
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.quantization.packed import is_packed
 from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
@@ -107,6 +107,7 @@ def load_model(
     config = load_config(folder)
     support.check(config)
     context_length = support.context_length(config)
+    eos_ids = end_ids(folder, config)
     AttentionInterface.register(ATTENTION, _attend)
     if is_packed(Path(folder)):
         as_codes = weights == "auto" and device.type == "cpu"
@@ -117,6 +118,8 @@ def load_model(
     else:
         model, form = load_weights(folder, config, dtype, device, ATTENTION, mark), _name(dtype)
     anatomy = observe(model, ATTENTION)
+    if not anatomy.finite:
+        check_finite(folder, model)
     anatomy = replace(anatomy, layer_specs=in_format(kv_dtype, anatomy.layer_specs, config))
     fuse(model, anatomy.siblings)
     parameters = weight_count(model)
@@ -137,7 +140,7 @@ def load_model(
         attend_over=chosen.build,
         library=chosen.library,
         context_length=context_length,
-        eos_ids=end_ids(folder, config),
+        eos_ids=eos_ids,
         parameters=parameters,
         dtype=dtype,
         weights=form,

@@ -7,6 +7,7 @@ worse than none.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from transformers import PretrainedConfig
@@ -50,6 +51,8 @@ _UNSUPPORTED = {
 }  # fmt: skip
 _REASONS = {model_type: reason for reason, model_types in _UNSUPPORTED.items() for model_type in model_types}
 
+_MOST_CONTEXT = 2**27  # tokens: ten times that of any model that is around
+
 _PROVEN_ROPE = frozenset(("default", "linear", "dynamic", "yarn", "longrope", "llama3"))
 
 # Beyond the original length, its frequencies depend on the longest row of a call: a row's neighbours would
@@ -81,6 +84,11 @@ def context_length(config: PretrainedConfig) -> int:
         raise UnsupportedModel(
             f"{architecture(config)}: max_position_embeddings is missing in its config.json"
         )
+    if not 0 < length <= _MOST_CONTEXT:
+        raise UnsupportedModel(
+            f"{architecture(config)}: max_position_embeddings is {length} in its config.json, and can be 1 "
+            f"to {_MOST_CONTEXT}; correct it, or fetch the file anew"
+        )
     for rope in _ropes(config):
         if rope.get("rope_type") in _LENGTH_DEPENDENT_ROPE:
             length = min(length, rope.get("original_max_position_embeddings") or length)
@@ -108,6 +116,10 @@ def _reason_against(config: PretrainedConfig) -> str | None:
     if strange:
         tested = ", ".join(sorted(_PROVEN_ROPE))
         return f"its RoPE is of type {min(strange)!r}, which is not among the tested ones ({tested})"
+    for rope in _ropes(config):
+        theta = rope.get("rope_theta")
+        if theta is not None and not 0 < theta < inf:
+            return f"its rope_theta is {theta!r}, and can only be a positive number; correct its config.json"
     quantised = getattr(config, "quantization_config", None)
     if quantised is not None:
         method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised.quant_method

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -73,13 +74,32 @@ def load_weights(
     return model.eval()
 
 
+def check_finite(folder: str, model: PreTrainedModel) -> None:
+    """Raises `UnsupportedModel` for weights that are not finite. Reads all of them: for a model whose logits
+    are not finite, which float16 may be too narrow for, too."""
+    for name, weight in chain(model.named_parameters(), model.named_buffers()):
+        if weight.is_floating_point() and not torch.isfinite(weight).all():
+            raise UnsupportedModel(
+                f"{folder}: {name} has values that are not finite, with which every answer is noise; fetch "
+                "the weights and config.json anew"
+            )
+
+
 def end_ids(folder: str, config: PretrainedConfig) -> tuple[int, ...]:
-    """End tokens of the generation configuration, then of the model's, without repetition."""
+    """End tokens of the generation configuration, then of the model's, without repetition. Raises
+    `UnsupportedModel` for one that is no token of the model."""
     named: list[int | list[int] | None] = [config.get_text_config().eos_token_id]
     with contextlib.suppress(OSError):  # a model need not have one
         named.insert(0, GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id)
     lists = [ids if isinstance(ids, list) else [ids] for ids in named if ids is not None]
-    return tuple(dict.fromkeys(token for ids in lists for token in ids))
+    found = tuple(dict.fromkeys(token for ids in lists for token in ids))
+    size = config.get_text_config().vocab_size
+    if beyond := [token for token in found if not 0 <= token < size]:
+        raise UnsupportedModel(
+            f"{folder}: eos_token_id {beyond[0]} is none of the model's {size} tokens (vocab_size), so that "
+            "its answers would not end by it; correct config.json or generation_config.json"
+        )
+    return found
 
 
 @contextlib.contextmanager
