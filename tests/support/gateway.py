@@ -126,7 +126,13 @@ async def gateway_within(redis_url: str, **settings: Any) -> AsyncIterator[tuple
     """
     said: asyncio.Queue[str] = asyncio.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        own: dict[str, Any] = {"redis_url": redis_url, "port": 0, "files_url": folder, "grace_s": 0}
+        own: dict[str, Any] = {
+            "redis_url": redis_url,
+            "port": 0,
+            "files_url": folder,
+            "grace_s": 0,
+            "open": True,
+        }
         serving = asyncio.create_task(serve(GatewaySettings(**own | settings), said.put_nowait))
         address = asyncio.create_task(said.get())
         await asyncio.wait({serving, address}, return_when=asyncio.FIRST_COMPLETED)
