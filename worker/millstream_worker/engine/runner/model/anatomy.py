@@ -178,7 +178,7 @@ def _attentions_of(name: str) -> Iterator[list[_Attention]]:
         calls.append(_Attention(module, _layer_spec(query, key, value, options), tensors))
         _, heads, tokens, _ = query.shape
         mean = value.mean(1, keepdim=True) + 0 * (query.sum() + key.sum())
-        return mean.expand(1, heads, tokens, -1).transpose(1, 2).contiguous(), None
+        return value.new_zeros(1, tokens, heads, value.shape[3]) + mean.transpose(1, 2), None
 
     registered = AttentionInterface()[name]
     AttentionInterface.register(name, attend)
