@@ -74,6 +74,14 @@ def test_damaged_records_are_told() -> None:
         "created_s": "1", "expires_s": "2",
     }  # fmt: skip
     assert len(BatchRecord.of("t", "batch_1", right).to_api()) == 22
-    for name, value in (("status", "lost"), ("created_s", "x"), ("errors", "{"), ("metadata", "{")):
+    for name, value in (
+        ("status", "lost"),
+        ("created_s", "x"),
+        ("errors", "{"),
+        ("metadata", "{"),
+        ("models", "[1]"),
+        ("queues", "{}"),
+        ("errors", "3"),
+    ):
         with pytest.raises(ProtocolError):
             BatchRecord.of("t", "batch_1", right | {name: value})

@@ -7,11 +7,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from millstream.errors import ProtocolError
 from millstream.gateway.redis.batch_calls import PartCounts
 
+T = TypeVar("T")
 FOLDER = "batches"  # of the store of files
 PREFIX = "batch_"
 PARTS_KEPT_S = 86_400  # a server that has lost its last writes may have the batch as it was before its end
@@ -91,11 +92,11 @@ class BatchRecord:
                 times={name: int(fields[f"{name}_s"]) for name in _TIMES if f"{name}_s" in fields},
                 counts=PartCounts(**{name: int(fields.get(name, 0)) for name in _COUNTS}),
                 total=int(fields.get("total", 0)),
-                metadata=json.loads(fields.get("metadata", "null")),
-                queues=tuple(json.loads(fields.get("queues", "[]"))),
-                models=json.loads(fields.get("models", "null")),
+                metadata=_stored(fields, "metadata", dict),
+                queues=tuple(_stored(fields, "queues", list) or ()),
+                models=_stored(fields, "models", dict),
                 output_lasts_s=int(fields.get("output_lasts_s", 0)),
-                errors=tuple(json.loads(fields.get("errors", "[]"))),
+                errors=tuple(_stored(fields, "errors", list) or ()),
                 output_file_id=fields.get("output_file_id"),
                 error_file_id=fields.get("error_file_id"),
                 ends_as=BatchStatus(fields.get("ends_as", BatchStatus.COMPLETED)),
@@ -168,3 +169,11 @@ class BatchRecord:
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": counts.prompt_tokens + counts.output_tokens,
         }
+
+
+def _stored(fields: Mapping[str, str], name: str, kind: type[T]) -> T | None:
+    """Reads a field of JSON; None if it is null, or not there. Raises ValueError for another type."""
+    value = json.loads(fields.get(name, "null"))
+    if value is not None and not isinstance(value, kind):
+        raise ValueError(f"{name} is no {kind.__name__}")
+    return value
