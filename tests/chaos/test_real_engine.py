@@ -12,16 +12,16 @@ from support.workers.counting_worker import REAL, until, write_tokenizer
 
 from chaos import checks
 from chaos.arena import Arena, Setup
-from chaos.faults.process import kill_engine, kill_worker
+from chaos.faults.process import kill, kill_engine
 from chaos.ledger import Entry, Order
 from millstream import AsyncClient, Result
+from millstream.wire.messages.record import read_job
 
 pytestmark = pytest.mark.slow
 
 PREFIX = " ".join(f"w{n}" for n in range(3, 51))  # three blocks of KV cache
 TOKENS = 200
 JOBS = 4
-BLOWS = (kill_engine, kill_worker, kill_engine)
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +69,12 @@ async def test_kills_change_no_character(model: Path, kv_dtype: str) -> None:
         for entry in entries:
             arena.load.spawn(arena.load.readers.follow(client, entry, "follow"))
             arena.load.spawn(arena.load.readers.wait(client, entry))
-        for number, blow in enumerate(BLOWS, start=1):
-            await _told(entries, number * 25)
-            await blow.strike(arena)
+        await _told(entries, 25)
+        await kill_engine.strike(arena)
+        await _told(entries, 50)
+        await _kill_an_owner(arena, entries)
+        await _told(entries, 75)
+        await kill_engine.strike(arena)
         assert await arena.load.over(60)
         violations = await checks.judge(arena)
         results = [await client.result(entry.id) for entry in entries]
@@ -87,6 +90,18 @@ async def test_kills_change_no_character(model: Path, kv_dtype: str) -> None:
         assert result.usage.output_tokens == calm.usage.output_tokens == TOKENS * (1 + number % 2)
     # The killed worker may not have logged the death of its engine.
     assert any("engine died" in log for log in logs), "\n".join(logs)
+
+
+async def _kill_an_owner(arena: Arena, entries: list[Entry]) -> None:
+    """One of the two workers may have no job."""
+    await arena.somebody(0.0, beside=1)
+    for entry in entries:
+        for shard in arena.shards:
+            record = await read_job(arena.admin, shard, entry.id)
+            for member in await arena.on_duty():
+                if record is not None and record.owner and member.owns(record.owner):
+                    return await kill(arena, member)
+    raise AssertionError("no worker has a job")
 
 
 async def _told(entries: list[Entry], words: int) -> None:

@@ -90,7 +90,7 @@ CURIOUS = """
     xgroup|delconsumer KEY $GROUP curious; xinfo|groups KEY; xinfo|consumers KEY
     zadd KEY 1 a; zcard KEY; zrange KEY 0 -1; zrangebyscore KEY -inf +inf; zscore KEY a; zrem KEY a
     zremrangebyscore KEY -inf 0; zrevrange KEY 0 -1; zrevrangebyscore KEY +inf -inf
-    llen KEY; lrange KEY 0 -1; lindex KEY 0; rpush KEY a; pttl KEY
+    llen KEY; lrange KEY 0 -1; lindex KEY 0; lset KEY 0 a; rpush KEY a; pttl KEY
     publish CHANNEL x; spublish CHANNEL x; subscribe CHANNEL; ssubscribe CHANNEL; unsubscribe; sunsubscribe
     unlink KEY; del KEY
 """

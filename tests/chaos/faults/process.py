@@ -18,7 +18,10 @@ ORPHAN_S = 15.0  # for which an engine may outlive its worker
 async def kill_worker(arena: Arena) -> None:
     """SIGKILL of a front; its engine has to notice."""
     draw = arena.random.random()
-    member = await arena.somebody(draw, beside=1)
+    await kill(arena, await arena.somebody(draw, beside=1))
+
+
+async def kill(arena: Arena, member: Member) -> None:
     engine = member.engine_pid()
     member.kill()
     arena.crew.ensure()

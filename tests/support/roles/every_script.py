@@ -26,9 +26,17 @@ from support.workers.work import SHARD, Work
 
 PRODUCERS = {"open_queue", "submit", "cancel", "expire_one", "forget"}
 OPERATORS = {"list_dead"}
-BATCHES = {"create_batch", "take_batch", "renew_batch", "commit_part", "move_batch", "cancel_batch"}
+BATCHES = {
+    "create_batch",
+    "take_batch",
+    "renew_batch",
+    "commit_part",
+    "restore_part",
+    "move_batch",
+    "cancel_batch",
+}
 POSTS = {"charge", "uncharge", "open_request", "close_request", "gateway_alive", "claim_once"}
-FILES = {"add_file", "remove_file", "register_store", "claim_orphan_sweep"}
+FILES = {"add_file", "remove_file", "register_store", "claim_sweep"}
 GATEWAYS = BATCHES | POSTS | FILES
 
 

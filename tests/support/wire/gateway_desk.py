@@ -13,12 +13,14 @@ from millstream.gateway.redis.batch_calls import (
     create_batch,
     move_batch,
     renew_batch,
+    restore_part,
     take_batch,
 )
 from millstream.gateway.redis.file_calls import (
     OnceFile,
+    Sweep,
     add_file,
-    claim_orphan_sweep,
+    claim_sweep,
     register_store,
     remove_file,
 )
@@ -72,7 +74,8 @@ async def every_post(desk: Desk) -> None:
     assert added == [("new", "file-1"), ("new", "file-1"), ("same", "file-1")]
     assert [await desk.run(remove_file(keys, "file-1")) for _ in range(2)] == [True, False]
     assert [(await desk.run(register_store(id)))[0] for id in (None, "a", "b")] == ["", "a", "a"]
-    assert [await desk.run(claim_orphan_sweep(while_ms=TTL_MS)) for _ in range(2)] == [True, False]
+    for kind in Sweep:
+        assert [await desk.run(claim_sweep(kind, while_ms=TTL_MS)) for _ in range(2)] == [True, False]
     claim = claim_once(keys, key_digest="k", digest="d", queue="default", ttl_ms=TTL_MS)
     assert [(await desk.run(claim))[0] for _ in range(2)] == ["new", "same"]
 
@@ -97,6 +100,11 @@ async def every_batch(desk: Desk, redis: Any) -> None:
     late = commit_part(keys, one, holder="b", **given | {"parts": [("output y 1 9", "2")]})
     assert not await desk.run(late)  # it does not know of the first part
     assert await redis.hget(keys.batch(one), "completed") == b"1"  # a repeated commit counts once
+    lost = {"place": 0, "before": "output x 1 9", "after": "output z 0 0", "counts": PartCounts(-1, 1)}
+    restores = [restore_part(keys, one, holder=name, **lost) for name in "abb"]
+    assert [await desk.run(restore) for restore in restores] == [False, True, True]
+    assert not await desk.run(restore_part(keys, one, holder="b", **lost | {"after": "output y 1 9"}))
+    assert await redis.hmget(keys.batch(one), "completed", "failed") == [b"0", b"1"]
     moves = [("a", "in_progress"), ("b", "in_progress"), ("b", "in_progress")]
     for holder, status in moves:
         move = move_batch(keys, one, {}, holder=holder, change=("validating", status), ttl_ms=TTL_MS)
