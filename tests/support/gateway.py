@@ -126,13 +126,8 @@ async def gateway_within(redis_url: str, **settings: Any) -> AsyncIterator[tuple
     """
     said: asyncio.Queue[str] = asyncio.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        own: dict[str, Any] = {
-            "redis_url": redis_url,
-            "port": 0,
-            "files_url": folder,
-            "grace_s": 0,
-            "open": True,
-        }
+        own: dict[str, Any] = {"redis_url": redis_url, "port": 0, "files_url": folder, "grace_s": 0}
+        own["open"] = True
         serving = asyncio.create_task(serve(GatewaySettings(**own | settings), said.put_nowait))
         address = asyncio.create_task(said.get())
         await asyncio.wait({serving, address}, return_when=asyncio.FIRST_COMPLETED)
@@ -145,6 +140,8 @@ async def gateway_within(redis_url: str, **settings: Any) -> AsyncIterator[tuple
             if not serving.done():
                 signal.raise_signal(signal.SIGTERM)
             await serving
+            # It puts back the handler of the runner in which it began: a fixture's has ended since.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def api_error(error: openai.APIStatusError) -> dict[str, Any]:

@@ -4,6 +4,7 @@ others.
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import openai
@@ -71,6 +72,35 @@ async def test_batches_of_an_unserved_queue_give_their_place(
     for key, batch_id in batches:
         async with door.client(key) as client:
             assert (await finished(client, batch_id, wait_s=30)).status == "completed"
+
+
+@pytest.mark.slow
+async def test_batches_of_a_slow_queue_keep_their_places(
+    door: Gateway, access: GatewayRedis, worker: HandWorker
+) -> None:
+    """It has a worker: to give places away again and again would cost more than it brings."""
+    keys = []
+    for tenant in range(4):
+        _, key = await ApiKeyStore(access.client).add(f"slow{tenant}")
+        async with door.client(key) as client:
+            for _ in range(4):
+                batch = await made(client, [chat(1, "w1", 2)])
+                keys.append(TenantKeys(f"slow{tenant}").batch(batch.id))
+
+    async def holders() -> list[bytes]:
+        return [await access.client.hget(key, "holder") for key in keys]
+
+    async def all_begun() -> bool:
+        return all(await holders())
+
+    await until(all_begun)
+    before = await holders()
+    _, key = await ApiKeyStore(access.client).add("late")
+    async with door.client(key) as client:
+        late = await made(client, [chat(1, "w1", 2)])
+        await asyncio.sleep(2.5)
+        assert (await client.batches.retrieve(late.id)).status == "validating"
+    assert await holders() == before
 
 
 async def test_tenants_take_turns(access: GatewayRedis) -> None:

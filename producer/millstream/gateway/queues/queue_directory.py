@@ -82,6 +82,10 @@ class QueueDirectory:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._loaded.wait(), timeout_s)
 
+    def has_worker(self, queue: str) -> bool:
+        """True if one served the queue at the last look."""
+        return any(one.ready for one in self._found if one.queue == queue)
+
     async def run(self) -> None:
         """Look again and again, for ever."""
         while True:

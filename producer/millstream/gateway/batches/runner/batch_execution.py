@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 
 from millstream.batch.files.input_lines import InputLine
 from millstream.batch.rows.faults import LineFault
@@ -45,6 +45,10 @@ class BatchExecution:
     def stalled_s(self) -> float:
         """Returns for how long the queues of its lines have taken none and answered none."""
         return self._line_run.stalled_s if self._line_run is not None else 0.0
+
+    @property
+    def queues(self) -> Collection[str]:
+        return (self._batch.models or {}).values()
 
     @property
     def answered(self) -> int:

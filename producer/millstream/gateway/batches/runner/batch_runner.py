@@ -28,7 +28,8 @@ LOOK_S = 0.5
 COUNT_S = 5.0  # between two counts of the open batches
 MOST_BATCHES = 16  # at once, of one gateway
 MOST_OF_TENANT = 4
-STALLED_S = 1.0  # without progress, after which another batch may have the place
+STALLED_S = 1.0  # without progress, after which another batch may have the place …
+SLOW_S = 30.0  # … where a queue of the batch has a worker: a place changes hands at the cost of its window
 AGAIN_MS = 5_000  # until a batch is tried again that could not be carried out
 LONGEST_AGAIN_MS = 60_000  # if it has given its place up again and again
 STOP_S = 5.0  # longest wait for leases to be given back
@@ -142,8 +143,12 @@ class BatchRunner:
         return sum(run.again_ms is None for run in self._running.values())
 
     def _most_stalled(self) -> _Run | None:
-        run = max(self._running.values(), key=lambda run: run.stalled_s, default=None)
-        return run if run is not None and run.stalled_s >= STALLED_S else None
+        stalled = [run for run in self._running.values() if run.stalled_s >= self._patience_s(run)]
+        return max(stalled, key=lambda run: run.stalled_s, default=None)
+
+    def _patience_s(self, run: _Run) -> float:
+        queues = run.execution.queues if run.execution is not None else ()
+        return SLOW_S if any(map(self._gateway.directory.has_worker, queues)) else STALLED_S
 
     async def _try(self, batch: OpenBatch, group: asyncio.TaskGroup) -> bool:
         """Takes the batch if nobody has it. True if it is carried out here now."""
