@@ -10,6 +10,7 @@ from support.gateway import Gateway
 from support.workers.counting_worker import until
 from support.workers.hand_worker import HandWorker
 
+from millstream.gateway.batches.records.open_batches import OpenBatches
 from millstream.gateway.redis.gateway_redis import GatewayRedis
 from millstream.gateway.redis.tenant_keys import OPEN_BATCHES, OPEN_TENANTS, TenantKeys
 
@@ -45,6 +46,7 @@ async def test_a_damaged_record_keeps_no_other_waiting(
     await redis.zadd(KEYS.open_batches, {ID: 0, b"\xff": 0})
     await redis.zadd(OPEN_TENANTS, {"": 0, b"\xff": 0, "no tenant": 0})
     await redis.zadd(OPEN_BATCHES, {b"\xff": 0})
+    assert await OpenBatches(access).count() == 2
     async with door.client() as client:
         batch = await made(client, [chat(1, "w1", 2)])
         await (await worker.take()).end(last="done")
@@ -52,6 +54,20 @@ async def test_a_damaged_record_keeps_no_other_waiting(
         listed = [one.id async for one in client.batches.list()]
         assert batch.id in listed
     assert door.process.poll() is None
+
+
+async def test_damaged_lists_keep_no_other_waiting(
+    door: Gateway, access: GatewayRedis, worker: HandWorker
+) -> None:
+    """Neither the list of another tenant, nor that of older gateways."""
+    await access.client.set(TenantKeys("bad").open_batches, "x")
+    await access.client.set(OPEN_BATCHES, "x")
+    await access.client.zadd(OPEN_TENANTS, {"bad": 0})
+    async with door.client() as client:
+        batch = await made(client, [chat(1, "w1", 2)])
+        await (await worker.take()).end(last="done")
+        assert (await finished(client, batch.id)).status == "completed"
+    assert await OpenBatches(access).count() == 0
 
 
 async def test_damaged_lines_of_a_batch_cost_no_time(

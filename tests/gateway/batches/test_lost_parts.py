@@ -6,11 +6,11 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
 from openai.types import Batch
+from prometheus_client import CollectorRegistry
 from support.batches import Line, answered, chat, files_of, finished, made, rows_counted, rows_of
 from support.gateway import Gateway, gateway
 from support.servers.servers import Server
@@ -35,8 +35,8 @@ ALL = {f"r{number}": f"w{number}" for number in range(1, 4)}
 
 @pytest.fixture
 def door(valkey: Server, tmp_path: Path) -> Iterator[Gateway]:
-    with gateway(valkey.url, "--files-url", tmp_path / "files") as made_:
-        yield made_
+    with gateway(valkey.url, "--files-url", tmp_path / "files") as running:
+        yield running
 
 
 def parts_in(folder: Path) -> list[Path]:
@@ -165,7 +165,8 @@ async def test_parts_are_swept_a_day_after_their_batch(
     valkey: Server, tmp_path: Path, access: GatewayRedis, catalogue: BatchCatalogue
 ) -> None:
     folder = tmp_path / "files"
-    context = GatewayContext.of(GatewaySettings(redis_url=valkey.url, files_url=str(folder)), metrics())
+    settings = GatewaySettings(redis_url=valkey.url, files_url=str(folder))
+    context = GatewayContext.of(settings, GatewayMetrics(CollectorRegistry()))
     old_s = time.time() - PARTS_KEPT_S - 60
     fields = {"endpoint": "e", "input_file_id": "f", "completion_window": "24h"}
     for name in ("open", "ended", "fresh"):
@@ -188,9 +189,3 @@ async def test_parts_are_swept_a_day_after_their_batch(
     left = {path.parent.name for path in parts_in(folder)}
     assert left == {"batch_open", "batch_fresh", "batch_young"}
     await context.aclose()
-
-
-def metrics() -> Any:
-    from prometheus_client import CollectorRegistry
-
-    return GatewayMetrics(CollectorRegistry())

@@ -85,6 +85,11 @@ class OpenBatches:
             if again_ms is not None and (first_ms is None or again_ms < first_ms):
                 await redis.zadd(OPEN_TENANTS, {tenant: max(now_ms, again_ms)}, lt=True)
 
+    async def put_off(self, tenant: str, due_ms: int) -> None:
+        """Gives the tenant no turn until `due_ms`."""
+        with self._redis.reach():
+            await self._redis.client.zadd(OPEN_TENANTS, {tenant: due_ms})
+
     async def _first_ms(self, tenant: str) -> int | None:
         key = TenantKeys(tenant).open_batches
         rows = await self._redis.client.zrange(key, 0, 0, withscores=True)
@@ -105,11 +110,13 @@ class OpenBatches:
     async def count(self) -> int:
         """Returns the number of open batches, of the first tenants if there are very many."""
         with self._redis.reach():
-            tenants = await self._redis.client.zrange(OPEN_TENANTS, 0, MOST_TENANTS - 1)
+            rows = await self._redis.client.zrange(OPEN_TENANTS, 0, MOST_TENANTS - 1)
             async with self._redis.client.pipeline(transaction=False) as pipeline:
-                for tenant in tenants:
-                    pipeline.zcard(TenantKeys(tenant.decode()).open_batches)
-                return sum(await pipeline.execute()) if tenants else 0
+                for tenant in map(_text, rows):
+                    if TENANT.fullmatch(tenant):
+                        pipeline.zcard(TenantKeys(tenant).open_batches)
+                counts = await pipeline.execute(raise_on_error=False)
+        return sum(count for count in counts if isinstance(count, int))  # others are errors of damaged lists
 
 
 def _text(stored: bytes) -> str:

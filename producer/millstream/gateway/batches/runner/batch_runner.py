@@ -91,12 +91,12 @@ class BatchRunner:
     async def _look(self, group: asyncio.TaskGroup) -> None:
         with self._gateway.redis.reach():
             await self._clock.sync(self._gateway.redis.client)
-        await self._count()
-        await self._open.adopt()
         turns = await self._open.tenants_due(self._clock.now_ms())
         usable = not turns or await self._store_is_usable()
         while turns:
-            turns = [tenant for tenant in turns if await self._take_turn(tenant, group, usable=usable)]
+            turns = [tenant for tenant in turns if await self._takes_turn(tenant, group, usable=usable)]
+        await self._open.adopt()
+        await self._count()
         if not usable:
             await within(self._stopping, AGAIN_MS / 1000)
 
@@ -112,6 +112,15 @@ class BatchRunner:
             log.warning("batches wait for the store of files: %s", error)
             return False
         return True
+
+    async def _takes_turn(self, tenant: str, group: asyncio.TaskGroup, *, usable: bool) -> bool:
+        """Returns what `_take_turn` does. A tenant whose list is damaged keeps no other waiting."""
+        try:
+            return await self._take_turn(tenant, group, usable=usable)
+        except MillstreamError as error:
+            log.warning("batches of tenant %r wait for %.0f s: %s", tenant, AGAIN_MS / 1000, error)
+            await self._open.put_off(tenant, self._clock.now_ms() + AGAIN_MS)
+            return False
 
     async def _take_turn(self, tenant: str, group: asyncio.TaskGroup, *, usable: bool) -> bool:
         """Begins one batch of the tenant. False if there is none, or no place for one. While the store is not

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Never
 
@@ -14,7 +13,6 @@ from millstream.gateway.files.store.hourly_sweep import sweep_hourly
 from millstream.gateway.files.store.object_store import StoredObject
 from millstream.gateway.redis.file_calls import Sweep
 
-log = logging.getLogger(__name__)
 OLDEST_S = 33 * 86_400.0  # the longest window and some days: no batch is open for longer
 
 

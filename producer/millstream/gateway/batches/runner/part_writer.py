@@ -108,8 +108,9 @@ class PartWriter:
             [text, _] = await self._put(lost.kind, held)
             other = RowKind.ERROR if lost.kind is RowKind.OUTPUT else RowKind.OUTPUT
             changed = len(held.lines[other])
-            await self._lease.restore(self._parts.index(lost), lost.text(), text, _change(other, changed))
-            self._parts[self._parts.index(lost)] = BatchPart.of(text)
+            place = self._parts.index(lost)
+            await self._lease.restore(place, lost.text(), text, _change(other, changed))
+            self._parts[place] = BatchPart.of(text)
             if changed:
                 await self._commit(PartCounts(), [await self._put(other, held)])
         await self._forget(held)
