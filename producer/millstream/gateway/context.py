@@ -85,5 +85,5 @@ async def _lasting(run: Callable[[], Awaitable[None]]) -> Never:
         try:
             await run()
         except Exception:
-            log.exception("going on in %.0f s", AGAIN_S)
+            log.exception("a background task of the gateway failed, starting it again in %.0f s", AGAIN_S)
         await asyncio.sleep(AGAIN_S)

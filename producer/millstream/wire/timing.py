@@ -41,8 +41,8 @@ class Backoff:
         self.failures = 0
 
 
-async def within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for the event for at most `seconds`. False: it was not set in time."""
+async def within(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait for the event for at most `seconds`; None: without a limit. False: it was not set in time."""
     if event.is_set():
         return True
     try:

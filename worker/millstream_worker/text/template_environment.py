@@ -6,28 +6,24 @@ estimated before it is done.
 from __future__ import annotations
 
 import contextlib
-import json
 import operator
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce, wraps
 from itertools import islice
 from string import Formatter
 from types import BuiltinMethodType
 from typing import Any
 
-from jinja2 import Template, TemplateError, nodes, pass_context
-from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
+from jinja2 import Template, pass_context
+from jinja2.ext import loopcontrols
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
-from jinja2.visitor import NodeTransformer
 
 from millstream_worker.text.render_budget import RenderBudget, TemplateTooMuch
+from millstream_worker.text.template_syntax import GenerationBlocks, TemplateGuards
+from millstream_worker.text.template_values import DictMaker, TemplateNamespace, now, raise_exception, to_json
 
 _CHUNK = 256  # passes of a loop between two looks at the clock
 _MOST_BITS = 4096  # of a number
@@ -65,7 +61,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             extensions=[GenerationBlocks, loopcontrols],
             finalize=self._put_out,
         )
-        self.filters["tojson"] = _to_json
+        self.filters["tojson"] = to_json
         for name, function in list(self.filters.items()):
             if name not in _LINEAR_FILTERS:
                 self.filters[name] = self._counted(name, function)
@@ -73,8 +69,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         self.globals |= {
             "dict": DictMaker(),
             "namespace": TemplateNamespace,
-            "raise_exception": _raise_exception,
-            "strftime_now": _now,
+            "raise_exception": raise_exception,
+            "strftime_now": now,
         }
         del self.globals["lipsum"]
         self.binop_table |= {"*": self._multiply, "**": self._power, "%": self._modulo}
@@ -91,7 +87,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def _template(self, source: str) -> Template:
         template = self._templates.get(source)
         if template is None:
-            tree = _Guards().visit(self.parse(source))
+            tree = TemplateGuards().visit(self.parse(source))
             tree.set_environment(self)
             template = Template.from_code(self, self.compile(tree), self.make_globals(None))
             self._templates[source] = template
@@ -225,80 +221,6 @@ class LongLoop:
             yield from chunk
 
 
-class _Guards(NodeTransformer):
-    """Has loops, concatenations and additions counted."""
-
-    def visit_For(self, node: nodes.For) -> nodes.For:
-        self.generic_visit(node)
-        written = sum(len(one.data) for one in node.find_all(nodes.TemplateData))
-        written += sum(len(one.value) for one in node.find_all(nodes.Const) if isinstance(one.value, str))
-        node.iter = _filter("_passes", node.iter, [nodes.Const(written)], node.lineno)
-        for call in node.find_all(nodes.Call) if node.recursive else ():
-            if isinstance(call.node, nodes.Name) and call.node.name == "loop" and call.args:
-                call.args[0] = _filter("_passes", call.args[0], [nodes.Const(written)], call.lineno)
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:
-        self.generic_visit(node)
-        return _filter("_joined", node.nodes[0], node.nodes[1:], node.lineno)
-
-    def visit_Add(self, node: nodes.Add) -> nodes.Expr:
-        """Many in a row are one: templates put texts together so."""
-        self.generic_visit(node)
-        left, right = node.left, node.right
-        if isinstance(left, nodes.Const) and isinstance(right, nodes.Const):
-            return node
-        if isinstance(left, nodes.Filter) and left.name == "_added":
-            left.args.append(right)
-            return left
-        return _filter("_added", left, [right], node.lineno)
-
-
-class GenerationBlocks(Extension):
-    """`{% generation %}`, which marks answers for those who train models: here it is its body."""
-
-    tags = {"generation"}  # noqa: RUF012 - so declared in the base class
-
-    def parse(self, parser: Parser) -> nodes.Scope:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body, lineno=line)
-
-
-class DictMaker:
-    """`dict`, without the attributes of the class."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-        return dict(*args, **kwargs)
-
-    def fromkeys(self, keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
-        return dict.fromkeys(keys, value)
-
-
-class TemplateNamespace(Namespace):
-    """`namespace`, without names by which Python's own attributes could be reached. Its text is short, even
-    if it is in itself.
-    """
-
-    def __init__(*args: Any, **kwargs: Any) -> None:  # `self` may be a name in it
-        self, *given = args
-        attributes = dict(*given, **kwargs)
-        for name in attributes:
-            _check_name(name)
-        Namespace.__init__(self, attributes)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        _check_name(name)
-        super().__setitem__(name, value)
-
-    def __repr__(self) -> str:
-        return "<namespace>"
-
-
-def _filter(name: str, node: nodes.Node, args: list[nodes.Expr], line: int) -> nodes.Filter:
-    return nodes.Filter(node, name, args, [], None, None, lineno=line)
-
-
 def _fields(text: str) -> list[tuple[str, str | None, str | None, str | None]]:
     with contextlib.suppress(ValueError):  # no format for `format`
         return list(Formatter().parse(text))
@@ -319,29 +241,3 @@ def _count(parts: Any) -> int:
 def _check_bits(bits: int) -> None:
     if bits > _MOST_BITS:
         raise TemplateTooMuch(f"computes a number of more than {_MOST_BITS} bits")
-
-
-def _check_name(name: object) -> None:
-    if isinstance(name, str) and name.startswith("_"):
-        raise SecurityError(f"a namespace has no names that begin with an underscore, as {name!r} does")
-
-
-def _raise_exception(message: str) -> None:
-    raise TemplateError(message)
-
-
-def _now(form: str) -> str:
-    return datetime.now().strftime(form)  # noqa: DTZ005 - the local date, as in transformers
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: Any = None,
-    separators: Any = None,
-    sort_keys: bool = False,
-) -> str:
-    """Without HTML's escapes, unlike Jinja's own."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )

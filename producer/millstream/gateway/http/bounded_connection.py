@@ -1,6 +1,6 @@
 """A connection of uvicorn's server that bounds what a client sends before, and while, a request is read: a
 head must come in time, and the chunks of a body must be worth reading. See `incoming_body` for how slowly a
-body may come. uvicorn has no such limits (https://github.com/Kludex/uvicorn/issues/157).
+body may come. uvicorn has no such limits.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from millstream.gateway.redis.gateway_redis import GatewayRedis
 from millstream.openai.api_error import NO_RETRY, ApiError
 from millstream.wire.state.heartbeat import SERVING, Heartbeat, read_workers
 from millstream.wire.state.queue_info import QueueInfo, read_queue
+from millstream.wire.timing import within
 
 FRESH_S = 1.0
 _STALE_S = 2 * FRESH_S  # the server did not answer: whoever asks now is told so
@@ -79,8 +80,7 @@ class QueueDirectory:
 
     async def own_loaded(self, timeout_s: float | None = None) -> None:
         """Wait until the gateway's own worker, if it has one, has loaded its model; at most so long."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._loaded.wait(), timeout_s)
+        await within(self._loaded, timeout_s)
 
     def has_worker(self, queue: str) -> bool:
         """True if one served the queue at the last look."""
