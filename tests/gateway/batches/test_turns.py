@@ -5,7 +5,11 @@ others.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import openai
 import pytest
@@ -18,6 +22,7 @@ from support.workers.hand_worker import HandWorker, hand_worker
 from millstream.gateway.auth.api_keys import ApiKeyStore
 from millstream.gateway.batches.records.batch_catalogue import BatchCatalogue
 from millstream.gateway.batches.records.open_batches import OpenBatch, OpenBatches
+from millstream.gateway.batches.runner.batch_runner import STALLED_S
 from millstream.gateway.redis.gateway_redis import GatewayRedis
 from millstream.gateway.redis.tenant_keys import OPEN_BATCHES, OPEN_TENANTS, TenantKeys
 
@@ -62,6 +67,7 @@ async def test_batches_of_an_unserved_queue_give_their_place(
         _, key = await ApiKeyStore(access.client).add(f"few{tenant}")
         async with door.client(key) as client:
             batches += [(key, (await made(client, [UNSERVED])).id) for _ in range(4)]
+    await asyncio.sleep(STALLED_S)  # those that have a place stall by now
     _, good = await ApiKeyStore(access.client).add("good")
     async with door.client(good) as client:
         for _ in range(3):
@@ -125,6 +131,51 @@ async def test_tenants_take_turns(access: GatewayRedis) -> None:
     await batches.end_turn("c", 100)
     assert await batches.count() == 7
     assert await access.client.zrange(OPEN_TENANTS, 0, -1) == [b"a", b"b"]
+
+
+async def test_a_turn_that_ends_beside_others_is_not_lost(access: GatewayRedis) -> None:
+    """Batches come and go between the steps of the end of a turn, in every place."""
+    for place in range(4):
+        for comes in (True, False):
+            await access.client.flushall()
+            batches, other = TornBatches(access), OpenBatches(access)
+            await other.schedule(OpenBatch("a", "batch_late"), 30_000)
+
+            async def beside(comes: bool = comes, other: OpenBatches = other) -> None:
+                if comes:
+                    await other.schedule(OpenBatch("a", "batch_new"), 110)
+                else:
+                    await other.unschedule(OpenBatch("a", "batch_late"), 110)
+
+            batches.tear(place, beside)
+            await batches.end_turn("a", 100)
+            if batches.steps > place:
+                due = await other.tenants_due(110)
+                gone = not comes and not await access.client.exists(OPEN_TENANTS)
+                assert due == ["a"] or gone, (place, comes)
+
+
+class TornBatches(OpenBatches):
+    """Does something else before the n-th reading or writing of a list."""
+
+    def __init__(self, access: GatewayRedis) -> None:
+        super().__init__(access)
+        self.steps = 0
+
+    def tear(self, place: int, beside: Callable[[], Awaitable[None]]) -> None:
+        client, count = self._redis.client, itertools.count()
+
+        class Torn:
+            def __getattr__(torn, name: str) -> Any:
+                async def call(*args: Any, **options: Any) -> Any:
+                    if next(count) == place:
+                        await beside()
+                    self.steps += 1
+                    return await getattr(client, name)(*args, **options)
+
+                return call
+
+        self._redis = SimpleNamespace(client=Torn(), reach=self._redis.reach)  # type: ignore[assignment]
 
 
 async def test_batches_of_older_gateways_are_listed(

@@ -40,14 +40,15 @@ async def all_at_once(work: Callable[..., object], *args: Any) -> None:
 
 
 def chunked(path: str, chunks: list[bytes]) -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n".encode()
+    head += b"Transfer-Encoding: chunked\r\n\r\n"
     return head + b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in chunks) + b"0\r\n\r\n"
 
 
 def answer(address: tuple[str, int], data: bytes) -> bytes:
-    """All that comes until the gateway closes, or stops sending for a while."""
+    """All that comes until the gateway closes."""
     got = b""
-    with socket.create_connection(address, timeout=0.5) as connection:
+    with socket.create_connection(address, timeout=30) as connection:
         with suppress(ConnectionError, TimeoutError):
             connection.sendall(data)
             while part := connection.recv(65_536):

@@ -16,8 +16,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from millstream.openai.api_error import ApiError
 
 HEAD_S = 20.0  # from the connection, or from the first byte of a later head, to its end; as Apache's default
-CHUNK_BYTES = 64  # least of a chunk on average: each costs 4 µs, whatever is in it
-SMALL_CHUNKS = 4096  # that may be empty but for a byte, together
+CHUNK_BYTES = 64  # least of a chunk on average: each costs 10 µs or so, whatever is in it
+SMALL_CHUNKS = 1024  # that may be empty but for a byte, together
+LINGER_S = 5.0  # after a refusal, for the client to read it: bytes that nobody reads reset the connection
 
 
 class BoundedConnection(H11Protocol):
@@ -27,12 +28,15 @@ class BoundedConnection(H11Protocol):
         super().__init__(*args, **more)
         self.conn = _BoundedParser()
         self._head_timer: asyncio.TimerHandle | None = None
+        self._refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._stop_timer()
@@ -63,7 +67,9 @@ class BoundedConnection(H11Protocol):
             self.transport.close()
 
     def _refuse(self, error: ApiError) -> None:
-        """Answers in place of the application, unless it has begun to, and closes the connection."""
+        """Answers in place of the application, unless it has begun to, and closes the connection. What still
+        comes is thrown away for a while.
+        """
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = json.dumps(error.body()).encode()
             headers = [
@@ -77,7 +83,13 @@ class BoundedConnection(H11Protocol):
                 self.transport.write(self.conn.send(event) or b"")
         if self.cycle is not None:
             self.cycle.disconnected = True  # the application answers nobody any more
-        self.transport.close()
+            self.cycle.message_event.set()
+        self._refused = True
+        self._stop_timer()
+        self.flow.resume_reading()
+        if not self.transport.is_closing():
+            self.transport.write_eof()
+        self.loop.call_later(LINGER_S, self.transport.close)
 
 
 class _BoundedParser(h11.Connection):

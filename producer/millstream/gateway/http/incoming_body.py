@@ -43,7 +43,6 @@ class IncomingBody:
             async with asyncio.timeout(PIECE_S - self._piece_s):
                 message = await self._next()
         except TimeoutError:
-            self._follows = False
             raise _too_slow() from None
         self._piece_s += time.monotonic() - began_s
         self._piece_bytes += len(message.get("body", b""))

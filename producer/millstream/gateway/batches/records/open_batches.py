@@ -80,10 +80,10 @@ class OpenBatches:
                 await redis.zrem(OPEN_TENANTS, tenant)
             else:
                 await redis.zadd(OPEN_TENANTS, {tenant: max(now_ms, first_ms)})
-            # One that was scheduled in between has found the tenant's turn as it was before.
+            # What came or went in between has found the tenant's turn as it was before.
             again_ms = await self._first_ms(tenant)
-            if again_ms is not None and (first_ms is None or again_ms < first_ms):
-                await redis.zadd(OPEN_TENANTS, {tenant: max(now_ms, again_ms)}, lt=True)
+            if again_ms != first_ms:
+                await redis.zadd(OPEN_TENANTS, {tenant: max(now_ms, again_ms or now_ms)}, lt=True)
 
     async def put_off(self, tenant: str, due_ms: int) -> None:
         """Gives the tenant no turn until `due_ms`."""
