@@ -34,15 +34,11 @@ PARTS: dict[str, Part] = {
     "engine": Part("engines.contest", "the engine beside others on the same workloads"),
     "queued": Part("queued.comparison", "the same work through the queue and without it"),
     "gateway": Part("queued.gateway", "what the HTTP gateway adds to TTFT, its events/s, its idle streams"),
-    "equal": Part("queued.equal", "what equal requests save where results are kept"),
     "prefix": Part("load.prefix", "a shared prefix under rising load, with and without sharing", True),
     "growth": Part(
         "growth.experiment", "tokens/s and memory against rows, context, pool, queue and workers", True
     ),
     "idle": Part("pieces.idle", "what of a step is not the model, and what of the cache is not tokens", True),
-    "reuse": Part("pieces.reuse", "a batch file whose equal lines are computed once, and each by itself"),
-    "scheduling": Part("pieces.scheduling", "what the scheduler's choices are worth"),
-    "giants": Part("pieces.giants", "what prompts that are far too long cost the front, and others"),
     "fairness": Part("pieces.fairness", "how tenants share a batch"),
     "attention": Part("pieces.attention", "attention over the paged cache on the CPU, native beside plain"),
     "layers": Part("pieces.layers", "a model's forward without its attention: plain, as loaded, compiled"),

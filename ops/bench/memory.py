@@ -38,16 +38,6 @@ def peak_bytes(device: str = "cpu") -> int:
     return sum(_peak(process) for process in _family())
 
 
-def reset_peak_of(pid: int) -> None:
-    """Reset the count of `peak_of`."""
-    (_PROC / str(pid) / "clear_refs").write_text("5")
-
-
-def peak_of(pid: int) -> int:
-    """The peak bytes of one process since then."""
-    return _peak(_PROC / str(pid))
-
-
 def _taken_of_device() -> int:
     """Used memory of the first GPU, by its driver; 0 if unknown."""
     command = ["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]

@@ -1,21 +1,15 @@
-"""Smaller parts of the benchmark: steps that are measured, starts, prompts that are far too long."""
+"""Smaller parts of the benchmark: steps that are measured, and starts."""
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 import numpy as np
 import pytest
-from ops.bench.pieces import brain, giants
+from ops.bench.pieces import brain
 from ops.bench.pieces.shared import BLOCK, CASES, Case, alone, blocks_in, plan_of
 from ops.bench.pieces.startup import engine
 from support.engine.counting import check_shapes
-from support.models.tokenizers import build
 from support.workers.fake_engine import COMMAND
-from transformers import PreTrainedTokenizerFast
 
-from millstream.cli.embedded.embedded_server import EmbeddedServer
 from millstream_worker.engine.protocol.config import EngineConfig
 
 
@@ -50,14 +44,3 @@ async def test_an_engine_is_timed_until_it_is_ready() -> None:
 
     assert start.seconds >= 0.2
     assert start.cpu_s > 0
-
-
-@pytest.mark.slow
-async def test_giants_are_refused_while_small_jobs_pass(tmp_path: Path) -> None:
-    PreTrainedTokenizerFast(tokenizer_object=build("byte-level")).save_pretrained(tmp_path / "model")
-    options = argparse.Namespace(messages=2, tenants=2, tokenizer=tmp_path / "model", rest_s=0)
-    with EmbeddedServer(tmp_path / "server") as server:
-        figures = await giants.measure(server.url, "words", 512, options, characters=100_000)
-    assert 20 < figures.idle <= figures.peak
-    assert figures.waits_s
-    assert figures.row.count("|") == 4
