@@ -6,6 +6,8 @@ from array import array
 
 import pytest
 
+from millstream.batch.files.spent import Spent
+from millstream.batch.run.pace import work_of
 from millstream.batch.run.tally import MAX_UNKNOWN, Percentiles, Tally, agrees
 from millstream.wire.messages.choices import Choice
 from millstream.wire.messages.job_messages import Result, Timing, Usage
@@ -19,6 +21,12 @@ def result(first_ms: int, last_ms: int, tokens: int, text: str = "yes") -> Resul
     )
 
 
+def ended(tally: Tally, result: Result, expected: str | None, since_ms: int = 0) -> None:
+    work = work_of(result, since_ms)
+    tally.pace.add(work, 0.0)
+    tally.add(result, expected, work)
+
+
 def test_percentiles_are_by_nearest_rank() -> None:
     assert Percentiles.of(array("d", range(1, 101))) == Percentiles(50, 95, 99)
     assert Percentiles.of(array("d", [7])) == Percentiles(7, 7, 7)
@@ -27,8 +35,8 @@ def test_percentiles_are_by_nearest_rank() -> None:
 
 def test_a_run_of_two_jobs() -> None:
     tally = Tally()
-    tally.add(result(1100, 1500, 5), expected="Yes.")
-    tally.add(result(1300, 1300, 1), expected="no")
+    ended(tally, result(1100, 1500, 5), expected="Yes.")
+    ended(tally, result(1300, 1300, 1), expected="no")
     summary = tally.summary(seconds=2.0)
     assert (summary.prompt_tokens, summary.cached_tokens, summary.output_tokens) == (20, 8, 6)
     assert (summary.rows_per_second, summary.prompt_tokens_per_second) == (1.0, 10.0)
@@ -38,6 +46,19 @@ def test_a_run_of_two_jobs() -> None:
     assert (summary.agreed, summary.expected) == (1, 2)
     assert summary.cost_per_million_tokens(price_per_hour=3.6) == pytest.approx(1e3 / 3)
     assert summary.cost_per_thousand_rows(price_per_hour=3.6) == pytest.approx(1.0)
+
+
+def test_a_resumed_run_has_the_cost_of_all_runs() -> None:
+    tally = Tally()
+    before = result(1100, 1500, 6).model_copy(update={"timing": Timing(finished_ms=1500)})
+    ended(tally, before, None, since_ms=2000)  # by a worker, while no run was under way
+    ended(tally, result(2100, 2500, 4), None, since_ms=2000)
+    summary = tally.summary(seconds=2.0, earlier=Spent(seconds=16.0, rows=8, output_tokens=32))
+    assert (summary.completed, summary.output_tokens) == (2, 10)
+    assert (summary.rows_per_second, summary.output_tokens_per_second) == (0.5, 2.0)
+    assert summary.spent == Spent(18.0, rows=9, output_tokens=36)
+    assert summary.cost_per_thousand_rows(price_per_hour=3600) == pytest.approx(2000)
+    assert summary.cost_per_million_tokens(price_per_hour=3600) == pytest.approx(0.5e6)
 
 
 def test_a_run_without_output_has_no_cost() -> None:

@@ -103,7 +103,7 @@ def test_jobs_that_the_server_does_not_know(batch: BatchFiles) -> None:
     done = invoke("batch", "cancel", out, "--redis-url", batch.server.url)
     assert done.exit_code == 4
     assert "0 had ended before" in done.stdout
-    assert "1 jobs are not known to this server" in done.stderr
+    assert "1 job is not known to this server" in done.stderr
     assert hint == f"millstream batch cancel '{out}' --redis-url …"
 
 

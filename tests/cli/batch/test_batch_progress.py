@@ -20,15 +20,17 @@ from support.workers.hand_worker import register
 from millstream import AsyncClient
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
+from millstream.batch.files.spent import Spent
+from millstream.batch.run.pace import Rates, Work
 from millstream.batch.run.run import BatchRun
 from millstream.batch.run.run_options import RunOptions
 from millstream.batch.run.submit_lines import Patience
 from millstream.batch.run.tally import Summary, Tally
-from millstream.cli.batch.batch_watch import jobs_before, watched
-from millstream.cli.display.batch_progress import SPARE, Shown, show_progress
+from millstream.cli.batch.batch_watch import queue_load, watched
+from millstream.cli.display.batch_progress import SPARE, QueueLoad, Shown, show_progress
 from millstream.cli.embedded.stack import Stack
 from millstream.client.session.run_while import run_while
-from millstream.errors import MillstreamError
+from millstream.errors import MillstreamError, QueueFull
 from millstream.wire.keys import Lane, QueueKeys
 
 Said = Callable[[], str]
@@ -46,14 +48,43 @@ def said(capsys: pytest.CaptureFixture[str]) -> Said:
     return read
 
 
+class Clock:
+    """Of a run that began so long ago, and computed all of its rows at an even pace."""
+
+    def __init__(self, tally: Tally, seconds: float) -> None:
+        self.elapsed_s = seconds
+        self.earlier = Spent()
+        self._tally = tally
+        tally.pace.begin(0.0)
+        for i in range(tally.completed):
+            tally.pace.add(Work(1, 200, 20), (i + 1) * seconds / tally.completed)
+
+    @property
+    def spent(self) -> Spent:
+        return self._tally.spent(self.elapsed_s)
+
+    @property
+    def rates(self) -> Rates:
+        return self._tally.pace.rates(self.elapsed_s)
+
+    def left_s(self, rows: int, lines: int) -> float | None:
+        return self._tally.pace.left_s(rows, lines, self.elapsed_s)
+
+
 def shown(
     *, total: int = 1000, skipped: int = 0, completed: int = 0, failed: int = 0, seconds: float = 0.0
 ) -> Shown:
     tally = Tally()
     tally.skipped, tally.completed, tally.failed = skipped, completed, failed
-    tally.prompt_tokens, tally.output_tokens = 200 * completed, 20 * completed
-    source = SimpleNamespace(total=total)
-    run: Any = SimpleNamespace(tally=tally, elapsed_s=seconds, under_way=2000, source=source)
+    run: Any = SimpleNamespace(
+        tally=tally,
+        clock=Clock(tally, seconds),
+        under_way=2000,
+        followers=0,
+        unsent=0,
+        waits_for_room=None,
+        source=SimpleNamespace(total=total),
+    )
     return Shown(run, price_per_hour=36.0)
 
 
@@ -62,27 +93,55 @@ def shown(
     [
         (0, 0, 0, 0.0, "–"),
         (900, 0, 0, 0.0, "–"),
-        (0, 90, 10, 10.0, "0:01:30"),
-        (800, 100, 0, 10.0, "0:00:10"),  # lines that were answered before took no time, and say nothing
+        (0, 90, 10, 10.0, "~0:01:40"),  # lines that were refused took no time, and say nothing
+        (800, 100, 0, 10.0, "~0:00:10"),  # as those that were answered before
         (0, 1000, 0, 10.0, "0:00:00"),
-        (0, 1, 0, 100.0, "27:45:00"),
+        (0, 9, 0, 100.0, "–"),
+        (0, 0, 300, 37.0, "–"),
     ],
 )
-def test_the_time_left_is_told_from_the_lines_of_this_run(
+def test_the_time_left_is_told_from_the_computed_rows(
     skipped: int, completed: int, failed: int, seconds: float, eta: str
 ) -> None:
     assert shown(skipped=skipped, completed=completed, failed=failed, seconds=seconds).eta() == eta
 
 
+def test_rates_that_nobody_knows_are_not_zero() -> None:
+    blind = shown(seconds=43.0)
+    assert blind.speeds() == ["– rows/s", "– prompt tokens/s", "– output tokens/s"]
+    blind.load = QueueLoad(workers=1, rows_running=64, output_tokens_per_s=91.3)
+    assert blind.speeds()[2] == "~91.3 output tokens/s (workers)"
+    known = shown(completed=90, seconds=10.0)
+    known.load = blind.load
+    assert known.speeds()[:3] == ["9.00 rows/s", "1,800 prompt tokens/s", "180 output tokens/s"]
+
+
+def test_rows_under_way_are_told_by_what_they_wait_for() -> None:
+    some: Any = shown()
+    some.run.under_way, some.run.unsent, some.run.followers = 400, 145, 5
+    assert some.counts()[1:4] == ["250 under way", "145 to be sent", "5 waiting for equal lines"]
+    some.load = QueueLoad(workers=2, rows_running=128, output_tokens_per_s=1.0)
+    some.run.waits_for_room = QueueFull("default", 255, 17_378_725, 1.0)
+    assert some.counts()[1:4] == ["128 computing", "122 queued", "145 waiting for room"]
+    some.load = QueueLoad(workers=2, rows_running=300, output_tokens_per_s=1.0, shared=True)
+    assert some.counts()[1:3] == ["up to 250 computing", "0 queued"]
+
+
 def test_jobs_ahead_of_the_run_are_shown_until_its_first_result() -> None:
     waits, runs = shown(), shown(completed=1)
-    waits.behind = runs.behind = 1_900
+    waits.load = runs.load = QueueLoad(behind=1_900)
     assert "waiting behind 1,900 jobs" in waits.counts()
     assert "waiting behind 1,900 jobs" not in runs.counts()
 
 
+def test_trouble_is_shown_and_no_time_left_with_it() -> None:
+    some = shown(completed=90, seconds=10.0)
+    some.trouble = lambda: "server does not answer, 12 s"
+    assert some.counts()[2:] == ["server does not answer, 12 s", "0:00:10", "ETA –"]
+
+
 async def test_without_a_terminal_a_line_says_the_same(said: Said) -> None:
-    line = "100 of 1,000 lines, 10 failed, 2,000 under way, 0:00:10, ETA 0:01:30, 10.0 rows"
+    line = "100 of 1,000 lines, 10 failed, 2,000 under way, 0:00:10, ETA ~0:01:40, 9.00 rows"
     some = shown(completed=90, failed=10, seconds=10.0)
     await run_while(show_progress(some, line_every_s=0.0), until(lambda: line in said()))
 
@@ -91,13 +150,13 @@ async def test_without_a_terminal_a_line_says_the_same(said: Said) -> None:
 def test_no_figure_is_cut_however_narrow_the_terminal_is(width: int) -> None:
     file = io.StringIO()
     console = Console(width=width, file=file, force_terminal=True, color_system=None)
-    console.print(shown(total=20_000, completed=6_790, failed=12, seconds=1000.0))
+    console.print(shown(total=20_000, completed=6_800, failed=12, seconds=1000.0))
     lines = file.getvalue().splitlines()
     assert max(map(len, lines)) <= width - SPARE
     text = " ".join(file.getvalue().split())
     for figure in (
-        "6,802/20,000 12 failed 2,000 under way 0:16:40 ETA 0:32:20 6.80 rows/s",
-        "1,358 prompt tokens/s 136 output tokens/s 1.47 per 1,000 rows 73.64 per million output tokens",
+        "6,812/20,000 12 failed 2,000 under way 0:16:40 ETA ~0:32:19 6.80 rows/s",
+        "1,360 prompt tokens/s 136 output tokens/s 1.47 per 1,000 rows 73.53 per million output tokens",
     ):
         assert figure in text
 
@@ -112,7 +171,7 @@ async def watch(batch: BatchFiles, stack: Stack | None = None, options: RunOptio
 
 
 async def test_a_server_without_room_is_told_and_waited_for(batch: BatchFiles, said: Said) -> None:
-    options = RunOptions(patience=Patience(room_s=0.05, again_s=0.05))
+    options = RunOptions(patience=Patience(again_s=0.05))
     looks: list[str] = []
 
     class Away(Stack):
@@ -166,12 +225,17 @@ async def test_a_served_queue_is_not_warned_of(batch: BatchFiles, said: Said) ->
     assert "warning" not in said()
 
 
-async def test_jobs_of_others_that_wait_are_counted(valkey: Server) -> None:
+async def test_load_of_a_queue_is_read(valkey: Server) -> None:
     async with AsyncClient(valkey.url) as client:
         await client.submit_many([{"prompt": "x", "lane": "interactive"}, *[{"prompt": "x"}] * 4])
         run: Any = SimpleNamespace(queues={"default"}, under_way=7, followers=5)
-        assert await jobs_before(client, run, Lane.BATCH) == 3
+        assert await queue_load(client, run, Lane.BATCH) == QueueLoad(behind=3, shared=True)
+        run.under_way = 10
+        assert await queue_load(client, run, Lane.BATCH) == QueueLoad()  # all of them are the run's
         run.under_way = run.followers = 0
-        assert await jobs_before(client, run, Lane.INTERACTIVE) == 1
+        assert (await queue_load(client, run, Lane.INTERACTIVE)).behind == 1
+        register(valkey.port, QueueKeys("default").shard(0), rows_running="4", output_per_s="91.3")
+        load = await queue_load(client, run, Lane.BATCH)
+        assert (load.workers, load.rows_running, load.output_tokens_per_s) == (1, 4, 91.3)
     async with AsyncClient(f"redis://127.0.0.1:{free_port()}") as client:
-        assert await jobs_before(client, run, Lane.BATCH) == 0
+        assert await queue_load(client, run, Lane.BATCH) == QueueLoad()

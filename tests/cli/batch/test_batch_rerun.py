@@ -69,7 +69,7 @@ def test_a_schema_for_all_lines_and_answers_that_were_cut(batch: BatchFiles) -> 
         batch.write(completion("whole"), completion("cut", "mended"), *own)
         again = invoke(*command, "--retry-incomplete")
         assert len(worker.answered) == 5
-        assert "trying 1 lines again" in again.stderr
+        assert "trying 1 line again" in again.stderr
         schema.write_text('{"type": "object", "properties": {"a": {}, "b": {}}}')
         assert_refused("2 lines have changed", *command)
     answers = {"whole": "HELLO", "cut": "MENDED", "old": "OTHER", "free": f"TEXT{CUT}"}

@@ -26,6 +26,8 @@ from millstream.batch.files.rowfile import (
     write_rows,
 )
 from millstream.batch.files.runfile import Begun, RunFile, identity, line_digest_of
+from millstream.batch.files.sent_jobs import SentJobs
+from millstream.batch.files.spent import Spent
 from millstream.batch.files.stored_rows import is_answer, is_cut, is_failure, key_of
 from millstream.batch.rows import row_digests
 from millstream.errors import InvalidRequest
@@ -142,6 +144,16 @@ class Journal:
         return self._notes.under_way
 
     @property
+    def sent(self) -> SentJobs:
+        """Which of `under_way` the server has."""
+        return self._notes.sent
+
+    @property
+    def spent(self) -> Spent:
+        """By the runs of this OUT until now."""
+        return self._notes.spent
+
+    @property
     def left(self) -> Mapping[str, str]:
         """Own ids of jobs that no line asks for and that are to be cancelled; each with its queue."""
         return self._notes.left
@@ -175,6 +187,10 @@ class Journal:
     def submits(self, queue: str, own_ids: Sequence[str]) -> None:
         """Record jobs before they are submitted: a killed run leaves no unknown job."""
         self._notes.submits(queue, own_ids)
+
+    def spends(self, spent: Spent) -> None:
+        """Record what was spent and got since the last call. Raises WriteFailed."""
+        self._notes.spends(spent)
 
     def ends(self, own_id: str) -> None:
         """Record that the job's row was written."""

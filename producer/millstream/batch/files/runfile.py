@@ -10,6 +10,8 @@
                                 their rows dropped, or are tried again
     {"queue", "left"}           jobs, as whole own ids, that no line asks for (OUT was removed, …)
     {"settled": [<own id>]}     they were cancelled, or had ended
+    {"seconds", "rows", "output_tokens"}
+                                what was spent and got since the row before of this kind, see `Spent`
     {"finished": true}          all jobs so far have ended
 
 The run id makes the job ids: the same line of the same run is the same job, however often it is submitted.
@@ -30,6 +32,8 @@ from typing import Any
 from uuid import uuid4
 
 from millstream.batch.files.rowfile import WriteFailed, append_to, rows_of, write_rows
+from millstream.batch.files.sent_jobs import SentJobs
+from millstream.batch.files.spent import Spent
 from millstream.wire.state.queue_info import ModelIdentity
 
 CHUNK_JOBS = 256  # in one row
@@ -55,6 +59,8 @@ class RunFile:
         self.models: dict[str, ModelIdentity] = {}  # by queue: the model that answers, if it is known
         self.under_way: dict[str, str] = {}  # own ids of jobs without a row, each with its queue
         self.left: dict[str, str] = {}  # own ids of jobs that no line asks for, each with its queue
+        self.sent = SentJobs()  # which jobs of `under_way` the server has
+        self.spent = Spent()  # by the runs so far
         self._unfinished = False  # a jobs row follows the last row that says that all have ended
         self._again: Counter[str] = Counter()
         self._file: FileIO | None = None
@@ -92,9 +98,10 @@ class RunFile:
         self._file.truncate(0)
         self.left.update(self.under_way)
         self.under_way.clear()
+        self.sent = SentJobs()
         self._again.clear()
         self.models.clear()
-        self.run, self.begun, self._unfinished = "", Begun(), False
+        self.run, self.begun, self.spent, self._unfinished = "", Begun(), Spent(), False
 
     def read(self, ended: Callable[[str], bool]) -> None:
         """Read the rows. `ended` returns whether the line of a digest has its row."""
@@ -114,6 +121,8 @@ class RunFile:
             elif "settled" in row:
                 for own_id in row["settled"]:
                     self.left.pop(own_id, None)
+            elif "seconds" in row:
+                self.spent += Spent.of(row)
             elif "finished" in row:
                 self._unfinished = False
                 last.clear()
@@ -157,10 +166,17 @@ class RunFile:
         jobs = [own_id.removeprefix(f"{self.run}.") for own_id in own_ids]
         self._write({"queue": queue, "jobs": jobs})
         self._unfinished = True
+        self.sent.intends(own_id for own_id in own_ids if own_id not in self.under_way)
         self.under_way.update((own_id, queue) for own_id in own_ids)
 
     def ends(self, own_id: str) -> None:
         self.under_way.pop(own_id, None)
+        self.sent.ends(own_id)
+
+    def spends(self, spent: Spent) -> None:
+        """Add what was spent and got."""
+        self.spent += spent
+        self._write(spent.note())
 
     def leave(self) -> None:
         """Give up the jobs under way: their lines get new ones."""
@@ -225,6 +241,8 @@ def _is_note(row: Mapping[str, Any]) -> bool:
         return isinstance(row.get("queue"), str) and _are_texts(row["left"])
     if "settled" in row:
         return _are_texts(row["settled"])
+    if "seconds" in row:
+        return Spent.is_note(row)
     if "finished" in row:
         return row["finished"] is True
     if "jobs" in row:

@@ -7,7 +7,7 @@ an interrupted run continues at any point. It writes to no terminal.
 from __future__ import annotations
 
 import asyncio
-import time
+import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -29,7 +29,9 @@ from millstream.batch.rows.output_rows import (
 )
 from millstream.batch.run.equal_lines import EqualLines
 from millstream.batch.run.model_watch import ModelWatch
+from millstream.batch.run.pace import work_of
 from millstream.batch.run.result_cleanup import ResultCleanup
+from millstream.batch.run.run_clock import RunClock
 from millstream.batch.run.run_options import RunOptions
 from millstream.batch.run.submit_lines import LineSubmitter
 from millstream.batch.run.tally import Summary, Tally
@@ -50,13 +52,16 @@ MAX_ROUNDS = 5  # submissions of a job that the server keeps losing
 
 
 class BatchRun:
-    """One pass over the input. `tally`, `source`, `queues` and the times may be watched while it runs."""
+    """One pass over the input. `tally`, `clock`, `source`, `queues` and the counts may be watched while it
+    runs.
+    """
 
     def __init__(
         self, source: InputFile, journal: Journal, client: AsyncClient, options: RunOptions | None = None
     ) -> None:
         self.source = source
         self.tally = Tally()
+        self.clock = RunClock(self.tally, journal)
         self.queues: set[str] = set()  # that jobs were sent to
         self._journal = journal
         self._client = client
@@ -71,31 +76,44 @@ class BatchRun:
         self._clients: dict[str, AsyncClient] = {}  # by queue
         self._window = Window(self._options.window, self._options.window_bytes)
         self._seen: set[bytes] = set()  # custom_ids of this pass, as digests: about 100 bytes a line
-        self._begun_s: float | None = None
-        self._last_s = 0.0
+        self._since_ms = 0  # what was computed before is no work of this run
 
     async def run(self) -> Summary:
         """Raises Unavailable if the server stops answering, InvalidRequest if a queue's model is replaced and
         its answers may not stand beside the others; a later run continues from there.
         """
+        await self._look_at_clock()
         try:
             async with self._group:
                 async for queue, rows in self._chunks():
                     self._send(queue, rows)
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
+        finally:
+            self.clock.stop()
         await self._cleanup.clear()
-        return self.tally.summary(self.seconds)
+        return self.tally.summary(self.clock.seconds, self.clock.earlier)
 
-    @property
-    def seconds(self) -> float:
-        """Seconds from the first submission to the latest end."""
-        return 0.0 if self._begun_s is None else max(0.0, self._last_s - self._begun_s)
+    async def _look_at_clock(self) -> None:
+        """Reads the server's clock if there may be jobs that ended before this run began."""
+        if self._journal.under_way:
+            with contextlib.suppress(MillstreamError):  # the submit reports it, or outlasts it
+                self._since_ms = (await self._client.queue_info()).at_ms
 
     @property
     def waits_for_room(self) -> QueueFull | None:
         """The latest refusal of a full queue; None when there is room."""
         return self._submitter.full
+
+    @property
+    def refused_writes(self) -> str | None:
+        """The reason why the server takes no jobs, though it answers; None: it takes them."""
+        return None if self._submitter.barred is None else str(self._submitter.barred)
+
+    @property
+    def unsent(self) -> int:
+        """Number of rows under way that the server has not accepted yet."""
+        return self._submitter.unsent
 
     @property
     def under_way(self) -> int:
@@ -106,11 +124,6 @@ class BatchRun:
     def followers(self) -> int:
         """Number of rows under way that have no job and wait for an equal row's answer."""
         return self._equal.followers
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds from the first submission until now: the rates of a stalled run decrease."""
-        return 0.0 if self._begun_s is None else time.monotonic() - self._begun_s
 
     def _send(self, queue: str, rows: list[BatchLine]) -> None:
         self.queues.add(queue)
@@ -213,7 +226,7 @@ class BatchRun:
         """
         for attempt in range(1, MAX_ROUNDS + 1):
             found: set[str] = set()  # jobs of an earlier run
-            self._begun_s = self._begun_s or time.monotonic()
+            self.clock.begin()
             jobs = await self._submitter.submit(client, rows, found)
             rows.clear()  # a row is released when it ends, even if others are slow
             async with aclosing(client.as_completed(jobs)) as ended:
@@ -247,7 +260,8 @@ class BatchRun:
         self._give_up(row, refusal_row(row, error))
 
     async def _end(self, row: BatchLine, job_id: str, end: Result | JobError) -> None:
-        self._last_s = time.monotonic()
+        work = work_of(end, self._since_ms)
+        self.clock.tick(work)
         if isinstance(end, JobError):
             self._give_up(row, failure_row(row, job_id, end))
         elif is_incomplete(end):
@@ -256,7 +270,7 @@ class BatchRun:
         else:
             answer = answer_row(row, job_id, end)
             place = self._journal.write([answer], ())
-            self.tally.add(end, row.expected)
+            self.tally.add(end, row.expected, work)
             self._leave(row)
             await self._reuse(answer, self._equal.answered(row, place))
 
@@ -265,7 +279,7 @@ class BatchRun:
         for row in rows:
             self._journal.write([reused_row(row, answer)], ())
             self.tally.reuse(first_text(answer["response"]["body"]), row.expected)
-            self._last_s = time.monotonic()
+            self.clock.tick()
             self._leave(row)
             await asyncio.sleep(0)  # they may be many, and large
 

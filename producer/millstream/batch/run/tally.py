@@ -1,7 +1,7 @@
 """The counts of a run under way, and its summary at the end.
 
-TTFT is first token minus submission, TPOT the time between the tokens of one job; rates are over the wall
-time of the run.
+TTFT is first token minus submission, TPOT the time between the tokens of one job; rates are of the rows that
+were computed while the run ran, over its wall time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from millstream.batch.files.spent import NOTHING_SPENT, Spent
 from millstream.batch.run.error_counts import Cause, Causes
+from millstream.batch.run.pace import NO_WORK, Pace, Work
 from millstream.wire.messages.job_messages import Result
 
 MAX_UNKNOWN = 1000  # counted separately: a file may have a new name on every line
@@ -39,7 +41,9 @@ class Percentiles:
 @dataclass(frozen=True, slots=True)
 class Summary:
     """`completed` and `failed` count this run; `skipped` lines have their row from earlier ones, which is an
-    error row for `skipped_failed` of them. Tokens are those that were computed: `reused` lines have none."""
+    error row for `skipped_failed` of them. Tokens are those that were computed: `reused` lines have none.
+    `seconds` and `work` are of this run, `spent` of all runs of this output, this one too.
+    """
 
     completed: int
     failed: int
@@ -59,6 +63,8 @@ class Summary:
     incomplete: int = 0  # of `failed`: answers that were cut
     reused: int = 0  # of `completed`: they have the answers of equal lines
     not_durable: int = 0  # jobs that did not reach the requested durability when they were submitted
+    work: Work = NO_WORK  # computed while this run ran
+    spent: Spent = NOTHING_SPENT
 
     @property
     def without_answers(self) -> bool:
@@ -67,28 +73,23 @@ class Summary:
 
     @property
     def rows_per_second(self) -> float:
-        return per_second(self.completed + self.failed, self.seconds)
-
-    @property
-    def computed_rows_per_second(self) -> float:
-        """Without the reused ones."""
-        return per_second(self.completed + self.failed - self.reused, self.seconds)
+        return per_second(self.work.rows, self.seconds)
 
     @property
     def prompt_tokens_per_second(self) -> float:
-        return per_second(self.prompt_tokens, self.seconds)
+        return per_second(self.work.prompt_tokens, self.seconds)
 
     @property
     def output_tokens_per_second(self) -> float:
-        return per_second(self.output_tokens, self.seconds)
+        return per_second(self.work.output_tokens, self.seconds)
 
     def cost_per_thousand_rows(self, price_per_hour: float) -> float | None:
-        """The cost of 1,000 completed rows at this run's speed and utilisation; None without such rows."""
-        return cost(price_per_hour, self.seconds, self.completed / 1e3)
+        """The cost of 1,000 completed rows, of all runs of this output; None without such rows."""
+        return cost(price_per_hour, self.spent.seconds, self.spent.rows / 1e3)
 
     def cost_per_million_tokens(self, price_per_hour: float) -> float | None:
         """The same for a million output tokens."""
-        return cost(price_per_hour, self.seconds, self.output_tokens / 1e6)
+        return cost(price_per_hour, self.spent.seconds, self.spent.output_tokens / 1e6)
 
 
 def per_second(count: int, seconds: float) -> float:
@@ -116,6 +117,8 @@ class Tally:
         self.expected = 0
         self.not_durable = 0
         self.incomplete = 0
+        self.found = 0  # of `completed`: computed before this run began
+        self.pace = Pace()
         self.deprecated: Counter[str] = Counter()
         self.unknown: Counter[str] = Counter()
         self._causes = Causes()
@@ -131,9 +134,16 @@ class Tally:
         """In this run."""
         return self.completed + self.failed
 
-    def add(self, result: Result, expected: str | None) -> None:
-        """Count one completed job; `expected`: the answer that its line expects."""
+    def spent(self, seconds: float) -> Spent:
+        """By this run, which has taken so long."""
+        return Spent(seconds, self.completed - self.found, self.pace.total.output_tokens)
+
+    def add(self, result: Result, expected: str | None, work: Work) -> None:
+        """Count one completed job; `expected`: the answer that its line expects; `work`: the part of it that
+        was computed in this run.
+        """
         self.completed += 1
+        self.found += not work.rows and not result.cached
         self.prompt_tokens += result.usage.prompt_tokens
         self.cached_tokens += result.usage.cached_tokens
         self.output_tokens += result.usage.output_tokens
@@ -180,7 +190,8 @@ class Tally:
         if last is not None and tokens > 1:
             self._tpot.append((last - first) / (tokens - 1))
 
-    def summary(self, seconds: float) -> Summary:
+    def summary(self, seconds: float, earlier: Spent = NOTHING_SPENT) -> Summary:
+        """`earlier`: by the runs before this one, which has taken so many seconds."""
         return Summary(
             completed=self.completed,
             failed=self.failed,
@@ -200,6 +211,8 @@ class Tally:
             incomplete=self.incomplete,
             reused=self.reused,
             not_durable=self.not_durable,
+            work=self.pace.total,
+            spent=earlier + self.spent(seconds),
         )
 
 

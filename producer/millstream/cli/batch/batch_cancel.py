@@ -13,7 +13,7 @@ import typer
 
 from millstream.batch.files.journal import Journal
 from millstream.batch.run_cancellation import Cancelled, cancel_jobs
-from millstream.cli.display.terminal import answers, errors, print_json, say, warn
+from millstream.cli.display.terminal import answers, counted, errors, print_json, say, warn
 from millstream.cli.embedded.stack import Stack, open_stack
 from millstream.cli.shared.command_run import reported
 from millstream.cli.shared.exits import ExitCode
@@ -48,13 +48,14 @@ def cancel(
         else:
             answers.out(_counts(done))
         if jobs and done.unknown == len(jobs):
-            warn(f"{done.unknown:,} jobs are not known to this server: is --redis-url the one of the run?")
+            are = "job is" if done.unknown == 1 else "jobs are"
+            warn(f"{done.unknown:,} {are} not known to this server: is --redis-url the one of the run?")
             raise typer.Exit(ExitCode.NOT_FOUND)
 
 
 def settle_interrupt(stack: Stack, journal: Journal, redis_url: str | None, *, at_once: bool) -> None:
     """After Ctrl-C: report the jobs left in the queue, and cancel them if requested."""
-    if not journal.under_way or not (at_once or _second_interrupt(stack, journal, redis_url)):
+    if not _most_left(journal) or not (at_once or _second_interrupt(stack, journal, redis_url)):
         return
     try:
         say(_counts(run_async(stack.guard(_cancel(stack, journal)))))
@@ -64,11 +65,20 @@ def settle_interrupt(stack: Stack, journal: Journal, redis_url: str | None, *, a
 
 def say_what_stays(stack: Stack, journal: Journal, redis_url: str | None) -> None:
     """Report the jobs left in the queue, if any."""
-    if not (count := len(journal.under_way)):
+    if not (most := _most_left(journal)):
         return
-    jobs = "1 job of this run stays" if count == 1 else f"{count:,} jobs of this run stay"
-    where = "queue, and workers go on with them" if stack.queue is None else "embedded server"
-    say(f"{jobs} in the {where}; to cancel: {_command(journal, redis_url)}")
+    jobs, them = f"{counted(most, 'job')} of this run", "it" if most == 1 else "them"
+    if journal.sent.surely == most:
+        stay = f"{jobs} {'stays' if most == 1 else 'stay'} in"
+    else:  # replies were lost, or an earlier run has sent them
+        stay = f"up to {jobs} may be in"
+    where = f"queue, and workers go on with {them}" if stack.queue is None else "embedded server"
+    say(f"{stay} the {where}; to cancel: {_command(journal, redis_url)}")
+
+
+def _most_left(journal: Journal) -> int:
+    """Jobs that the server has, or may have."""
+    return len(journal.under_way) - journal.sent.never
 
 
 def _second_interrupt(stack: Stack, journal: Journal, redis_url: str | None) -> bool:

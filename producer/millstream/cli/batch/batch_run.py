@@ -21,7 +21,7 @@ from millstream.cli.batch.batch_watch import watched
 from millstream.cli.batch.model_names import say_who_answers
 from millstream.cli.display.batch_progress import Shown
 from millstream.cli.display.batch_summary import as_mapping, print_summary, say_causes
-from millstream.cli.display.terminal import print_json, say, warn
+from millstream.cli.display.terminal import counted, print_json, say, warn
 from millstream.cli.embedded.stack import LocalModel, Stack, open_stack
 from millstream.cli.shared.interrupts import run_async
 from millstream.client.async_client import AsyncClient
@@ -81,11 +81,14 @@ def _served(redis_url: str | None, journal: Journal) -> dict[str, ModelIdentity]
 
 def _say_what_was_found(given: Given, journal: Journal, survey: Survey) -> None:
     if survey.missing:
-        say(f"{survey.missing:,} rows of {journal.out} answer lines that IN no longer has")
+        rows = "row of {} answers a line" if survey.missing == 1 else "rows of {} answer lines"
+        say(f"{survey.missing:,} {rows.format(journal.out)} that IN no longer has")
     if survey.mended:
-        say(f"{len(survey.mended):,} lines that could not be run have changed, and are tried again")
+        has, are = ("has", "is") if len(survey.mended) == 1 else ("have", "are")
+        lines = counted(len(survey.mended), "line")
+        say(f"{lines} that could not be run {has} changed, and {are} tried again")
     if given.retry_failed or given.retry_incomplete:
-        say(f"trying {len(survey.retried):,} lines again")
+        say(f"trying {counted(len(survey.retried), 'line')} again")
     if not survey.lines:
         warn(f"{given.source} has no lines; there is nothing to do")
 
@@ -130,7 +133,8 @@ async def answer(
         else:
             done = await prepare(client, journal, options, survey)
             if count := done.cancelled + done.running:
-                say(f"{count:,} jobs of an earlier run that no line of IN asks for now were cancelled")
+                jobs, were = counted(count, "job"), "was" if count == 1 else "were"
+                say(f"{jobs} of an earlier run that no line of IN asks for now {were} cancelled")
         journal.replay()
         batch = BatchRun(source, journal, client, options)
         return await stack.guard(watched(stack, Shown(batch, price_per_hour), client, options.lane))
@@ -144,7 +148,8 @@ def report(summary: Summary, journal: Journal, price_per_hour: float | None, *, 
         names = _counted(summary.deprecated_fields)
         warn(f"older fields were taken as structured_outputs, in so many lines: {names}")
     if summary.not_durable:
-        warn(f"{summary.not_durable:,} jobs were queued, but not as durable in time as --durability asks")
+        jobs, were = counted(summary.not_durable, "job"), "was" if summary.not_durable == 1 else "were"
+        warn(f"{jobs} {were} queued, but not as durable in time as --durability asks")
     if as_json:
         print_json(as_mapping(summary, journal, price_per_hour))
     else:

@@ -1,16 +1,21 @@
-"""Watches a batch run on the screen: its progress, jobs of others before it, and the reason why it waits."""
+"""Watches a batch run on the screen: its progress, its queues, and the reason why it waits."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import NoReturn
 
 from millstream.batch.run.run import BatchRun
 from millstream.batch.run.tally import Summary
-from millstream.cli.display.batch_progress import Shown, show_progress
+from millstream.cli.batch.server_watch import ServerWatch
+from millstream.cli.display.batch_progress import QueueLoad, Shown, show_progress
 from millstream.cli.display.terminal import warn
 from millstream.cli.embedded.stack import Stack
 from millstream.cli.shared.command_run import load_model
 from millstream.client.async_client import AsyncClient
+from millstream.client.session.queue_status import LaneStatus, QueueStatus
 from millstream.client.session.run_while import run_while
 from millstream.errors import MillstreamError
 from millstream.wire.keys import Lane
@@ -22,48 +27,71 @@ async def watched(
     stack: Stack, shown: Shown, client: AsyncClient, lane: Lane, look_s: float = LOOK_S
 ) -> Summary:
     await load_model(stack)
+    server = ServerWatch(stack.url, shown.run)
+    shown.trouble = server.shown
     running = run_while(show_progress(shown), shown.run.run())
-    running = run_while(_watch_others(shown, client, lane, look_s), running)
-    return await run_while(_warn_of_waiting(stack, shown.run, look_s), running)
+    running = run_while(server.watch(), running)
+    running = run_while(_watch_queues(shown, client, lane, look_s), running)
+    return await run_while(_warn_of_waiting(stack, server, shown.run, look_s), running)
 
 
-async def _watch_others(shown: Shown, client: AsyncClient, lane: Lane, look_s: float) -> None:
+async def _watch_queues(shown: Shown, client: AsyncClient, lane: Lane, look_s: float) -> NoReturn:
     while True:
         await asyncio.sleep(look_s)
-        if not shown.run.tally.ended:
-            shown.behind = await jobs_before(client, shown.run, lane)
+        shown.load = await queue_load(client, shown.run, lane)
 
 
-async def jobs_before(client: AsyncClient, batch: BatchRun, lane: Lane) -> int:
-    """Jobs of others in the lanes that are served no later than this one; 0 if that cannot be read."""
-    waiting = 0
-    for queue in sorted(batch.queues):
-        try:
-            info = await client.with_queue(queue).queue_info()
-        except MillstreamError:
-            return 0
-        for status in info.lanes:
-            if status.waiting is None:
-                return 0
-            if lane is Lane.BATCH or status.lane == lane:
-                waiting += status.waiting
-    return max(0, waiting - (batch.under_way - batch.followers))
+async def queue_load(client: AsyncClient, run: BatchRun, lane: Lane) -> QueueLoad:
+    """The load of the run's queues now; nothing if it cannot be read."""
+    before = _own(run)
+    try:
+        found = [await client.with_queue(queue).queue_info() for queue in sorted(run.queues)]
+    except MillstreamError:
+        return QueueLoad()
+    workers = [one for info in found for one in info.workers or ()]
+    jobs = _jobs([one for info in found for one in info.lanes])
+    own = max(before, _own(run))  # rows began and ended meanwhile
+    return QueueLoad(
+        workers=len(workers),
+        rows_running=sum(one.rows_running for one in workers),
+        output_tokens_per_s=sum(one.output_tokens_per_s for one in workers),
+        behind=_behind(found, lane, own),
+        shared=jobs is None or jobs > own,
+    )
 
 
-async def _warn_of_waiting(stack: Stack, batch: BatchRun, look_s: float) -> None:
+def _own(run: BatchRun) -> int:
+    return run.under_way - run.followers
+
+
+def _jobs(lanes: Sequence[LaneStatus]) -> int | None:
+    """Waiting and running; None if that may not be read."""
+    counts = [count for one in lanes for count in (one.waiting, one.running)]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _behind(found: Sequence[QueueStatus], lane: Lane, own: int) -> int:
+    """Jobs of others in the lanes that are served no later than this one; 0 if that may not be read."""
+    lanes = [one for info in found for one in info.lanes if lane is Lane.BATCH or one.lane == lane]
+    waiting = [one.waiting for one in lanes if one.waiting is not None]
+    return max(0, sum(waiting) - own) if len(waiting) == len(lanes) else 0
+
+
+async def _warn_of_waiting(stack: Stack, server: ServerWatch, run: BatchRun, look_s: float) -> NoReturn:
     """Warn once of a full queue, and once of each queue that has jobs and no worker; both may be wanted."""
     seen: set[str] = set()
     full_told = False
     while True:
         await asyncio.sleep(look_s)
-        if batch.waits_for_room and not full_told:
-            warn(f"{batch.waits_for_room}; the run waits until there is room")
+        if run.waits_for_room and not full_told:
+            warn(f"{run.waits_for_room}; the run waits until there is room")
             full_told = True
-        for queue in sorted(batch.queues - seen):
-            try:
+        for queue in sorted(run.queues - seen):
+            with contextlib.suppress(MillstreamError):  # the server is watched elsewhere
                 served = await stack.has_worker(queue)
-            except MillstreamError:
-                continue  # a short outage of the server is handled by the run
-            seen.add(queue)
-            if not served:
-                warn(f"no worker serves the queue {queue!r} now; its jobs wait until one does")
+                if not server.quiet:
+                    continue  # workers, too, may not have reached it for a while
+                seen.add(queue)
+                if not served:
+                    warn(f"no worker serves the queue {queue!r} now; its jobs wait until one does")

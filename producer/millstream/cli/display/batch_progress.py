@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -13,24 +13,39 @@ from rich.segment import Segment
 from rich.text import Text
 
 from millstream.batch.run.run import BatchRun
-from millstream.batch.run.tally import cost, per_second
-from millstream.cli.display.terminal import errors, say
+from millstream.batch.run.tally import cost
+from millstream.cli.display.terminal import counted, errors, say
 
 REFRESH_S = 0.2
 LINE_EVERY_S = 15.0
 GAP = "  "
 SPARE = 3  # columns: the ^C that a terminal shows must not wrap the line, or the bar would appear twice
 LEAST_BAR = 10
+NOTHING = "–"  # nobody knows
 BESIDE = 60  # columns from which on the bar is beside its counts and not above them
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLoad:
+    """The run's queues, as their workers said last. `behind`: jobs of others that wait and are served no
+    later; `shared`: the queues hold jobs of others.
+    """
+
+    workers: int = 0
+    rows_running: int = 0
+    output_tokens_per_s: float = 0.0
+    behind: int = 0
+    shared: bool = False
 
 
 @dataclass(slots=True)
 class Shown:
-    """The state of a run to show, after its lines were counted."""
+    """The state of a run to show, after its lines were counted. `trouble`: of the server, in a few words."""
 
     run: BatchRun
     price_per_hour: float | None = None
-    behind: int = 0  # jobs of others that wait, while none of this run has ended
+    load: QueueLoad = QueueLoad()
+    trouble: Callable[[], str | None] = lambda: None
 
     @property
     def most(self) -> int:
@@ -39,37 +54,62 @@ class Shown:
 
     def counts(self) -> list[str]:
         """The counts beside the number of finished lines."""
+        trouble = self.trouble()
         return [
             f"{self.run.tally.failed:,} failed",
-            f"{self.run.under_way:,} under way",
-            *([f"waiting behind {self.behind:,} jobs"] if self.behind and not self.run.tally.ended else []),
-            span(self.run.elapsed_s),
-            f"ETA {self.eta()}",
+            *self._under_way(),
+            *self._behind(),
+            *([trouble] if trouble else []),
+            span(self.run.clock.elapsed_s),
+            f"ETA {NOTHING if trouble else self.eta()}",
         ]
 
+    def _under_way(self) -> Iterator[str]:
+        """The rows that were read and have not ended, by what they wait for."""
+        run = self.run
+        sent = run.under_way - run.followers - run.unsent
+        if not self.load.workers or not sent:
+            yield f"{sent:,} under way"
+        else:
+            computing = min(sent, self.load.rows_running)
+            yield f"{'up to ' if self.load.shared and computing else ''}{computing:,} computing"
+            yield f"{sent - computing:,} queued"
+        if run.unsent:
+            yield f"{run.unsent:,} {'waiting for room' if run.waits_for_room else 'to be sent'}"
+        if run.followers:
+            yield f"{run.followers:,} waiting for equal lines"
+
+    def _behind(self) -> Iterator[str]:
+        if (jobs := self.load.behind) and not self.run.tally.ended:
+            yield f"waiting behind {counted(jobs, 'job')}"
+
     def speeds(self) -> list[str]:
-        """Rates and their cost."""
-        tally, elapsed_s = self.run.tally, self.run.elapsed_s
-        rates = (
-            (tally.ended, "rows/s"),
-            (tally.prompt_tokens, "prompt tokens/s"),
-            (tally.output_tokens, "output tokens/s"),
-        )
-        shown = [f"{rate(per_second(count, elapsed_s))} {unit}" for count, unit in rates]
-        return [*shown, *self._costs(elapsed_s)]
+        """Rates of the last minute, and the cost."""
+        rates = self.run.clock.rates
+        shown = [
+            f"{_known(rates.rows)} rows/s",
+            f"{_known(rates.prompt_tokens)} prompt tokens/s",
+            f"{_known(rates.output_tokens)} output tokens/s",
+        ]
+        if not rates.output_tokens and self.load.output_tokens_per_s:
+            shown[-1] = f"~{rate(self.load.output_tokens_per_s)} output tokens/s (workers)"
+        return [*shown, *self._costs()]
 
     def eta(self) -> str:
-        """Estimated from this run's own rows: those of earlier runs took no time."""
-        ended, elapsed_s = self.run.tally.ended, self.run.elapsed_s
-        if not ended or not elapsed_s:
-            return "–"
-        return span((self.most - self.run.tally.done) * elapsed_s / ended)
+        """Of the lines that are work: those of earlier runs, and refused ones, took no time."""
+        left = self.most - self.run.tally.done
+        if not left:
+            return span(0)
+        seconds = self.run.clock.left_s(max(0, left - self.run.followers), self.most)
+        return NOTHING if seconds is None else f"~{span(seconds)}"
 
-    def _costs(self, elapsed_s: float) -> Iterator[str]:
-        tally = self.run.tally
-        units = ((tally.completed / 1e3, "1,000 rows"), (tally.output_tokens / 1e6, "million output tokens"))
+    def _costs(self) -> Iterator[str]:
+        if self.price_per_hour is None:
+            return
+        spent = self.run.clock.spent
+        units = ((spent.rows / 1e3, "1,000 rows"), (spent.output_tokens / 1e6, "million output tokens"))
         for count, unit in units:
-            if self.price_per_hour is not None and (price := cost(self.price_per_hour, elapsed_s, count)):
+            if price := cost(self.price_per_hour, spent.seconds, count):
                 yield f"{money(price)} per {unit}"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -116,6 +156,10 @@ def _wrapped(parts: Sequence[str], width: int) -> list[str]:
         else:
             lines.append(part)
     return lines
+
+
+def _known(value: float) -> str:
+    return rate(value) if value else NOTHING
 
 
 def rate(value: float) -> str:

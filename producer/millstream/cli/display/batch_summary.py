@@ -17,7 +17,10 @@ MAX_CAUSE = 300  # characters
 def as_mapping(summary: Summary, journal: Journal, price_per_hour: float | None) -> dict[str, Any]:
     """JSON-ready; ops/pages/batch.md lists the fields. None if nothing was measured."""
     rows, tokens = _costs(summary, price_per_hour)
-    return asdict(summary) | {
+    fields = asdict(summary)
+    del fields["work"], fields["spent"]
+    return fields | {
+        "earlier_seconds": round(summary.spent.seconds - summary.seconds, 3),
         "unknown_fields": dict(summary.unknown_fields),
         "deprecated_fields": dict(summary.deprecated_fields),
         "causes": [{"count": cause.count, "text": cause.text} for cause in summary.causes[:MOST_CAUSES]],
@@ -57,7 +60,7 @@ def _lines(summary: Summary, price_per_hour: float | None) -> list[tuple[str, st
         share = summary.cached_tokens / summary.prompt_tokens if summary.prompt_tokens else 0.0
         cached = f"{summary.cached_tokens:,} of them cached ({share:.0%})"
         lines += [
-            ("time", span(summary.seconds) if summary.seconds >= 60 else f"{summary.seconds:.1f} s"),
+            ("time", _time(summary)),
             ("prompt", f"{summary.prompt_tokens:,} tokens, {cached}"),
             ("output", f"{summary.output_tokens:,} tokens"),
             ("speed", _speeds(summary)),
@@ -89,8 +92,8 @@ def _counts(summary: Summary) -> str:
 def _speeds(summary: Summary) -> str:
     rows, prompt = f"{rate(summary.rows_per_second)} rows/s", rate(summary.prompt_tokens_per_second)
     output = rate(summary.output_tokens_per_second)
-    if summary.reused:
-        rows += f" ({rate(summary.computed_rows_per_second)} computed)"
+    if summary.work.rows != summary.completed:
+        rows += f" ({summary.work.rows:,} computed)"
     return f"{rows}, {prompt} prompt tokens/s, {output} output tokens/s"
 
 
@@ -101,5 +104,20 @@ def _costs(summary: Summary, price_per_hour: float | None) -> tuple[float | None
     return summary.cost_per_thousand_rows(price_per_hour), summary.cost_per_million_tokens(price_per_hour)
 
 
+def _time(summary: Summary) -> str:
+    earlier_s = summary.spent.seconds - summary.seconds
+    return _wall(summary.seconds) + (f", and {_wall(earlier_s)} in earlier runs" if earlier_s else "")
+
+
+def _wall(seconds: float) -> str:
+    return span(seconds) if seconds >= 60 else f"{seconds:.1f} s"
+
+
 def _percentiles(values: Percentiles) -> str:
-    return f"P50 {values.p50:,.1f} ms   P95 {values.p95:,.1f} ms   P99 {values.p99:,.1f} ms"
+    ranks = (("P50", values.p50), ("P95", values.p95), ("P99", values.p99))
+    return "   ".join(f"{name} {_duration(ms)}" for name, ms in ranks)
+
+
+def _duration(ms: float) -> str:
+    """With three digits."""
+    return f"{rate(ms / 1000)} s" if ms >= 999.5 else f"{ms:.3g} ms"

@@ -43,6 +43,11 @@ def print_json(value: Any) -> None:
     answers.out(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """The count with its noun: "1 job", "1,200 jobs"."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 def plain(text: str) -> str:
     """A foreign text without characters that control a terminal."""
     return text if text.isprintable() else ascii(text)[1:-1]

@@ -211,7 +211,9 @@ class Submission:
             case MillstreamError() | RedisError() | OSError():
                 # It may have arrived: under the same id it is safe to send again.
                 own_id = job_id.partition("-")[2]
-                return Unavailable(f"submit of {job_id} failed, repeat it with id={own_id!r}: {reply}")
+                failed = Unavailable(f"submit of {job_id} failed, repeat it with id={own_id!r}: {reply}")
+                failed.__cause__ = reply
+                return failed
             case Exception():
                 raise reply
             case SubmitReply(outcome=SubmitOutcome.CONFLICT):
