@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
+import select
+import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+import termios
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +19,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from millstream.cli.app import app
+from support.screen import screen
 
 BESIDE = Path(__file__).parents[1]
 
@@ -36,19 +42,24 @@ def environment(**changes: object) -> dict[str, str]:
 
 
 @contextmanager
-def on_terminal(*arguments: object, columns: int) -> Iterator[Terminal]:
-    """The same with a terminal of its own, whose Ctrl-C it gets."""
+def on_terminal(
+    *arguments: object, columns: int, lines: int = 24, answers: bool = False
+) -> Iterator[Terminal]:
+    """The same with a terminal of its own, whose Ctrl-C it gets; with `answers`, what it writes to standard
+    output is on it, too.
+    """
     ours, theirs = pty.openpty()
+    resize(ours, columns, lines)
     running = subprocess.Popen(
         ["setsid", "--ctty", sys.executable, "-m", "millstream", *map(str, arguments)],
         stdin=theirs,
-        stdout=subprocess.DEVNULL,
+        stdout=theirs if answers else subprocess.DEVNULL,
         stderr=theirs,
-        env=environment(TERM="xterm", COLUMNS=columns),
+        env=environment(TERM="xterm") | ({} if answers else {"COLUMNS": str(columns)}),
     )
     os.close(theirs)
     try:
-        yield Terminal(running, ours)
+        yield Terminal(running, ours, columns)
     finally:
         running.kill()
         running.wait(timeout=30)
@@ -58,10 +69,29 @@ def on_terminal(*arguments: object, columns: int) -> Iterator[Terminal]:
 class Terminal:
     """`shown` is what has come to the screen so far."""
 
-    def __init__(self, running: subprocess.Popen[bytes], file: int) -> None:
+    def __init__(self, running: subprocess.Popen[bytes], file: int, columns: int) -> None:
         self.running = running
         self.shown = b""
         self._file = file
+        self._columns = columns
+
+    @property
+    def screen(self) -> list[str]:
+        """Its lines now."""
+        return screen(self.shown.decode(), self._columns)
+
+    def resize(self, columns: int, lines: int) -> None:
+        self._columns = columns
+        resize(self._file, columns, lines)
+
+    def until(self, seen: Callable[[list[str]], bool], wait_s: float = 30.0) -> list[str]:
+        """Read until the screen has something; returns its lines."""
+        until_s = time.monotonic() + wait_s
+        while not seen(self.screen):
+            assert time.monotonic() < until_s, "\n".join(self.screen)
+            if select.select([self._file], [], [], 0.1)[0]:
+                self.shown += os.read(self._file, 100_000)
+        return self.screen
 
     def read_until(self, text: bytes) -> None:
         while text not in self.shown:
@@ -69,6 +99,10 @@ class Terminal:
 
     def press_ctrl_c(self) -> None:
         os.write(self._file, b"\x03")
+
+
+def resize(terminal: int, columns: int, lines: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
 
 @contextmanager

@@ -11,9 +11,16 @@ def screen(written: str, columns: int) -> list[str]:
     """Its lines, without spaces at their ends."""
     lines: list[str] = [""]
     row = column = 0
+    first = lines, row, column
     for number, command, control, text in _PIECES.findall(written):
         if command == "A":
             row = max(0, row - int(number or 1))
+        elif command == "H":
+            row = column = 0
+        elif command + number == "h?1049":  # another screen, as long as until "l"
+            first, lines, row, column = (lines, row, column), [""], 0, 0
+        elif command + number == "l?1049":
+            lines, row, column = first
         elif command == "K":
             assert number == "2", f"unknown: ESC[{number}K"
             lines[row] = ""

@@ -140,6 +140,10 @@ class ShardKeys:
     def worker(self, name: str) -> str:
         return f"{self.tag}:worker:{name}"
 
+    def loading(self, name: str) -> str:
+        """The heartbeat of a worker that has not served yet: who looks for those that serve finds none."""
+        return f"{self.worker(name)}:loading"
+
 
 def new_own_id(content: str = "", shards: int = 1) -> str:
     """A random one. With a digest of some content, one whose shard follows from that: jobs of equal content

@@ -4,7 +4,7 @@ Its processes run side by side with those of this tree, on the same queues.
 `next_build`: writes message version 4 and takes 1 to 4; every script has another body, and so another SHA1;
 requests, log entries, deltas, results, job hashes, lane entries, heartbeats and metadata have fields that
 this build does not know. `previous_build`: the same versions as this tree, with other script bodies; its
-workers know no digest of their model.
+workers know no digest of their model, and nobody looks for workers that load.
 
     python -m support.versions.next_version FOLDER --redis-url=… --model=…
 
@@ -42,9 +42,20 @@ _REPLACED = (
     ("wire/lua/job/append.lua", "'b', body)", "'b', body, 'added', 'log')"),
 )
 
-_DIGESTS = (
-    ("self._callbacks.found(model, digest)", 'self._callbacks.found(model, "")'),
-    ("replace(info, fallbacks=fallbacks)", 'replace(info, fallbacks=fallbacks, digest="")'),
+_SUPERVISOR = "worker/millstream_worker/engine_link/supervisor.py"
+_EARLIER = (
+    (_SUPERVISOR, "self._callbacks.found(model, digest)", 'self._callbacks.found(model, "")'),
+    (_SUPERVISOR, "replace(info, fallbacks=fallbacks)", 'replace(info, fallbacks=fallbacks, digest="")'),
+    (
+        "worker/millstream_worker/upkeep/maintenance.py",
+        "exists(shard.worker(name), shard.loading(name))",
+        "exists(shard.worker(name))",
+    ),
+    (
+        "producer/millstream/client/session/queue_status.py",
+        "for one in await read_loading(redis, *shards)",
+        "for one in ()",
+    ),
 )
 
 _IN_REQUESTS = """
@@ -188,7 +199,7 @@ def next_build(folder: Path) -> Build:
 
 
 def previous_build(folder: Path) -> Build:
-    return _made(folder, lambda copy: (_with_other_scripts(copy, "previous"), _without_digests(copy)))
+    return _made(folder, lambda copy: (_with_other_scripts(copy, "previous"), _as_before(copy)))
 
 
 def _made(folder: Path, change: Callable[[Path], object]) -> Build:
@@ -213,13 +224,12 @@ def _with_other_scripts(copy: Path, name: str) -> None:
         path.write_text(f"local build = '{name}'\n{path.read_text('utf-8')}", "utf-8")
 
 
-def _without_digests(copy: Path) -> None:
-    file = copy / "worker/millstream_worker/engine_link/supervisor.py"
-    text = file.read_text("utf-8")
-    for before, after in _DIGESTS:
-        assert text.count(before) == 1, before
-        text = text.replace(before, after)
-    file.write_text(text, "utf-8")
+def _as_before(copy: Path) -> None:
+    for file, now, before in _EARLIER:
+        path = copy / file
+        text = path.read_text("utf-8")
+        assert text.count(now) == 1, now
+        path.write_text(text.replace(now, before), "utf-8")
 
 
 def _with_additions(copy: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import structlog
 
+from millstream.wire.state.heartbeat import READING_TOKENIZER, STARTING_ENGINE
 from millstream.wire.timing import doubled, within
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.protocol.frames import (
@@ -62,6 +63,9 @@ class EngineLimits:
 
 class EngineCallbacks(Protocol):
     """The supervisor's reports. They come in the order in which things happen."""
+
+    def loading(self, step: str) -> None:
+        """An engine that is not ready yet has begun this step of its start."""
 
     async def found(self, model: str, digest: str) -> None:
         """An engine is about to load this model. Raises Unusable."""
@@ -143,6 +147,7 @@ class Supervisor:
             self._fail(f"the engine process {self._argv[0]!r} cannot be started: {error}")
             return
         _log.info("engine started", pid=link.pid)
+        self._callbacks.loading(STARTING_ENGINE)
         if self._stopping.is_set():  # by a `stop` that came before there was anything to stop
             link.kill()
         try:
@@ -190,6 +195,7 @@ class Supervisor:
             case LoadProgress(message):
                 self._tried = frame.tried or self._tried
                 _log.info("engine loading", step=message, seconds=round(link.age_s, 1))
+                self._callbacks.loading(message)
             case Found(model, digest):
                 await self._usable(link, self._callbacks.found(model, digest))
             case Ready(info):
@@ -222,6 +228,7 @@ class Supervisor:
             self_check=info.self_check,
             fallbacks=info.fallbacks,
         )
+        self._callbacks.loading(READING_TOKENIZER)
         if await self._usable(link, self._callbacks.ready(info)):
             self._engine.plug(link)
             self._queue.engine_ready()

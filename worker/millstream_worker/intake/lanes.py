@@ -7,14 +7,13 @@ list.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from millstream.errors import ProtocolError
 from millstream.wire import calls
@@ -84,7 +83,6 @@ class LaneReader:
                 await calls.run(self._redis, calls.join(self.shard))
                 self._ungrouped = False
             if time.monotonic() >= self._next_look:
-                await self._introduce()
                 found = await self._unseen()
                 self._next_look = time.monotonic() + self._look_s
                 if found:
@@ -96,13 +94,6 @@ class LaneReader:
             self._next_look = 0.0  # the reply may have been lost
             await self._recover(error)
             return []
-
-    async def _introduce(self) -> None:
-        """Register as a consumer of the lanes, by which living workers are found. Redis before 7.2 registers
-        only a worker that gets an entry.
-        """
-        with contextlib.suppress(ResponseError):
-            await calls.run(self._redis, calls.join(self.shard, owner=self._owner))
 
     async def is_empty(self) -> bool:
         """No entry is undelivered, and no job is parked or waits for a retry."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from millstream.wire.state.heartbeat import STARTING_ENGINE
 from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.text import TextModel
 
@@ -27,11 +29,19 @@ class ServedModel:
 
 class ModelSlot:
     """Filled each time an engine is ready, before it gets any job. After an engine's death its model stays
-    until the next one is published.
+    until the next one is published. `step`: the last one of an engine's start; `changed` is called when
+    either is another.
     """
 
     def __init__(self) -> None:
         self.current: ServedModel | None = None
+        self.step = STARTING_ENGINE
+        self.changed: Callable[[], None] = lambda: None
+
+    def begin(self, step: str) -> None:
+        """An engine that is not ready yet has begun this step of its start."""
+        self.step = step
+        self.changed()
 
     async def load(self, info: EngineInfo) -> ServedModel:
         """Read the files that an engine names. Raises TokenizerUnusable."""
@@ -39,6 +49,7 @@ class ModelSlot:
 
     def publish(self, served: ServedModel) -> None:
         self.current = served
+        self.changed()
 
     def get(self) -> ServedModel:
         """For work that is done only after an engine was ready."""

@@ -156,6 +156,7 @@ def assemble(resources: Resources, info: QueueInfo, stop: StopSignal) -> Compone
         PeriodicTask("clock", 60.0, lambda: clock.sync(consumer.redis)),
     ]
     upkeep = Upkeep(tasks, watch("upkeep"), consumer.outage)
+    model.changed = lambda: upkeep.wake("heartbeat")
     renewal = watch("renewal", settings.renew_s)
     return Components(
         table=table,

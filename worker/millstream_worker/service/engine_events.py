@@ -38,6 +38,9 @@ class EngineEvents:
         self._metrics = metrics
         self._blame = blame
 
+    def loading(self, step: str) -> None:
+        self._model.begin(step)
+
     async def found(self, model: str, digest: str) -> None:
         """Raises Unusable if the queue has another model."""
         await self._queue_model.check(model, digest)

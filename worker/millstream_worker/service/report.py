@@ -10,7 +10,13 @@ from importlib.metadata import PackageNotFoundError, version
 
 import structlog
 
-from millstream.wire.state.heartbeat import DRAINING, SERVING, STARTING, Heartbeat
+from millstream.wire.state.heartbeat import (
+    DRAINING,
+    LOADING,
+    SERVING,
+    STARTING,
+    Heartbeat,
+)
 from millstream_worker.engine.protocol.outputs import EngineStats
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.intake.capacity import Capacity
@@ -18,6 +24,7 @@ from millstream_worker.jobs.served_model import ModelSlot
 
 _log = structlog.get_logger(__name__)
 LINE_S = 60.0
+_LONGEST_STEP = 200  # characters
 
 
 class Rates:
@@ -86,7 +93,8 @@ class Report:
             output_per_s=output_per_s,
             prefix_queried=stats.prefix_queried_total,
             prefix_hit=stats.prefix_hit_total,
-            state=DRAINING if self.draining else SERVING if self._engine.up else STARTING,
+            state=self._state,
+            step="" if self._engine.up else self._model.step[:_LONGEST_STEP],
             started_ms=self._started_ms,
             device=info.device if info else "",
             weights=info.weights if info else "",
@@ -97,6 +105,14 @@ class Report:
             package=self._package,
             keeps_results=int(self.keeps_results),
         )
+
+    @property
+    def _state(self) -> str:
+        if self._model.current is None:  # also where it is asked to end: nobody waits for it
+            return LOADING
+        if self.draining:
+            return DRAINING
+        return SERVING if self._engine.up else STARTING
 
     def log_line(self) -> None:
         """Log a line once a minute, if anything was computed."""

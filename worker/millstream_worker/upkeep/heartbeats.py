@@ -1,10 +1,15 @@
-"""The worker's heartbeat: a key per shard that expires unless it is written again."""
+"""The worker's heartbeat: a key per shard that expires unless it is written again. Readers find it by the
+worker's name among the consumers of the lanes.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+
+from redis.exceptions import ResponseError
 
 from millstream.wire import calls
 from millstream.wire.keys import Lane, ShardKeys
@@ -40,6 +45,7 @@ class Heartbeats:
                 oldest_interactive_ms=oldest.get(Lane.INTERACTIVE, 0),
                 oldest_batch_ms=oldest.get(Lane.BATCH, 0),
             )
+            await self._register(shard, one.name)
             await calls.run(self._redis, beat(shard, one, ttl_ms=self._ttl_ms))
 
         await on_all(self._shards, send)
@@ -47,4 +53,11 @@ class Heartbeats:
     async def end(self) -> None:
         """Delete the heartbeat, so that nobody takes the worker for alive."""
         name = self._heartbeat().name
-        await on_all(self._shards, lambda shard: self._redis.delete(shard.worker(name)))
+        await on_all(self._shards, lambda shard: self._redis.delete(shard.worker(name), shard.loading(name)))
+
+    async def _register(self, shard: ShardKeys, name: str) -> None:
+        """Each time, as upkeep of others may have taken it for dead. Redis before 7.2 registers only a worker
+        that gets an entry.
+        """
+        with contextlib.suppress(ResponseError):
+            await calls.run(self._redis, calls.join(shard, owner=name))

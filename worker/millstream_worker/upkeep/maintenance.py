@@ -55,6 +55,8 @@ class Maintenance:
         for lane in LANES:
             for row in await self._redis.xinfo_consumers(shard.lane(lane), GROUP):
                 name = row["name"].decode(errors="replace")
-                if name == RELEASED or row["pending"] or await self._redis.exists(shard.worker(name)):
+                if name == RELEASED or row["pending"]:
+                    continue
+                if await self._redis.exists(shard.worker(name), shard.loading(name)):
                     continue
                 await calls.run(self._redis, calls.drop_consumer(shard, lane=lane, consumer=name))

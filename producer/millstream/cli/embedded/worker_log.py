@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from millstream.cli.embedded.embedded_server import tail
+from millstream.wire.state.heartbeat import READING_TOKENIZER, STARTING_ENGINE
 
 _STEPS = {  # by the log's event
     "worker starts": "starting the worker",
-    "engine started": "starting the engine",
+    "engine started": STARTING_ENGINE,
     "engine loading": "",  # the record has the step
-    "engine ready": "reading the tokenizer",
+    "engine ready": READING_TOKENIZER,
 }
 _MAX_VALUE = 500  # characters of one field: tracebacks are long
 

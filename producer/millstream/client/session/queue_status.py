@@ -14,7 +14,7 @@ from redis.exceptions import NoPermissionError
 
 from millstream.client.session.job_reader import QueueJobs
 from millstream.wire.keys import LANES, Lane, ShardKeys
-from millstream.wire.state.heartbeat import DRAINING, Heartbeat, models_of, read_workers
+from millstream.wire.state.heartbeat import DRAINING, Heartbeat, models_of, read_loading, read_workers
 from millstream.wire.state.queue_counts import (
     LaneNumbers,
     QueueNumbers,
@@ -45,7 +45,7 @@ class WorkerStatus:
 
     name: str
     model: str
-    state: str  # serving, starting (no engine is ready) or draining (it takes no more jobs)
+    state: str  # loading (for the first time), serving, starting (another engine) or draining (takes no jobs)
     rows_running: int
     rows_waiting: int
     grammars_waiting: int  # requests whose response_format is being compiled, or waits for that
@@ -65,6 +65,9 @@ class WorkerStatus:
     fallbacks: str  # what is slower than it could be, with the reasons; "": nothing
     package: str  # version of millstream
     versions: tuple[int, int]  # the first and the last message version that it takes
+    step: str = ""  # of its start, while it loads or starts another engine
+    heartbeat_s: float | None = None  # age of this heartbeat; None: an older worker does not report it
+    late: bool = False  # the next one should have come: the worker may be gone
 
     @property
     def draining(self) -> bool:
@@ -90,6 +93,7 @@ class QueueStatus:
     workers: tuple[WorkerStatus, ...] | None  # the living ones, by name
     tenants: Mapping[str, int] | None  # jobs that wait beyond a lane's first 128, by tenant
     unread: Mapping[str, str]
+    loading: tuple[WorkerStatus, ...] | None = ()  # workers that load their model and have not served yet
 
     @property
     def waiting(self) -> int | None:
@@ -109,7 +113,7 @@ async def queue_status(jobs: QueueJobs) -> QueueStatus:
         at_ms = await session.now_ms()
         lanes = await read_lanes(session.redis, *shards)
         numbers = await read_numbers(session.redis, *shards)
-        beats = await _beats(session.redis, shards)
+        beats, loading = await _beats(session.redis, shards)
         unread = _unread(lanes.values(), numbers, beats)
         found = [
             await _lane(session.redis, shards, lane, lanes[lane], beats, at_ms, unread) for lane in LANES
@@ -127,17 +131,25 @@ async def queue_status(jobs: QueueJobs) -> QueueStatus:
         held_bytes=numbers.held_bytes,
         fullest_bytes=numbers.fullest_bytes,
         max_bytes=session.options.max_bytes,
-        workers=None if beats is None else tuple(map(_worker, beats)),
+        workers=None if beats is None else tuple(_worker(one, at_ms) for one in beats),
         tenants=numbers.tenants,
         unread=unread,
+        loading=None if loading is None else tuple(_worker(one, at_ms) for one in loading),
     )
 
 
-async def _beats(redis: Any, shards: Sequence[ShardKeys]) -> list[Heartbeat] | None:
+async def _beats(
+    redis: Any, shards: Sequence[ShardKeys]
+) -> tuple[list[Heartbeat], list[Heartbeat]] | tuple[None, None]:
+    """Those of workers, and of workers that load. One may begin to serve between the two reads."""
     try:
-        return await read_workers(redis, *shards)
+        loading = {one.name: one for one in await read_loading(redis, *shards)}
+        workers = await read_workers(redis, *shards)
     except NoPermissionError:
-        return None
+        return None, None
+    for one in workers:
+        loading.pop(one.name, None)
+    return workers, list(loading.values())
 
 
 def _unread(lanes: Any, numbers: QueueNumbers, beats: Sequence[Heartbeat] | None) -> dict[str, str]:
@@ -186,7 +198,8 @@ async def _oldest_entry_ms(redis: Any, shards: Sequence[ShardKeys], lane: Lane) 
     return min(times, default=None)
 
 
-def _worker(beat: Heartbeat) -> WorkerStatus:
+def _worker(beat: Heartbeat, at_ms: int) -> WorkerStatus:
+    age_ms = beat.age_ms(at_ms)
     return WorkerStatus(
         name=beat.name,
         model=beat.model,
@@ -210,4 +223,7 @@ def _worker(beat: Heartbeat) -> WorkerStatus:
         fallbacks=beat.fallbacks,
         package=beat.package,
         versions=(beat.version_min, beat.version_max),
+        step=beat.step,
+        heartbeat_s=None if age_ms is None else age_ms / 1000,
+        late=beat.is_late(at_ms),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from math import isfinite
 from typing import Any
@@ -15,7 +15,11 @@ from millstream.wire.calls.scripts import ScriptCall, positive, script, texts
 from millstream.wire.keys import GROUP, LANES, RELEASED, Lane, ShardKeys
 from millstream.wire.versions import FIRST_VERSION, TAKEN, Versions
 
-SERVING, STARTING, DRAINING = "serving", "starting", "draining"  # starting: no engine is ready
+# loading: its first engine is not ready yet, and it takes no job; starting: another engine takes the place of
+# one that died, and it keeps its jobs
+LOADING, SERVING, STARTING, DRAINING = "loading", "serving", "starting", "draining"
+# Steps of either beside those that the engine reports.
+STARTING_ENGINE, READING_TOKENIZER = "starting the engine", "reading the tokenizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,9 @@ class Heartbeat:
     keeps_results: int = 0  # 1: for equal requests
     oldest_interactive_ms: int = 0  # submission time of the lane's oldest waiting job; 0: none waits
     oldest_batch_ms: int = 0
+    step: str = ""  # of its start, while no engine is ready
+    sent_ms: int = 0  # by the server's clock; the script sets these two
+    ttl_ms: int = 0
 
     def oldest_ms(self, lane: str) -> int:
         """Returns when this lane's oldest waiting job, in the heartbeat's shard, was submitted; 0: none."""
@@ -61,6 +68,14 @@ class Heartbeat:
     @property
     def versions(self) -> Versions:
         return Versions(self.version_min, self.version_max)
+
+    def age_ms(self, at_ms: int) -> int | None:
+        """Returns how long ago it was sent; None: its worker, an older one, does not say it."""
+        return max(0, at_ms - self.sent_ms) if self.sent_ms else None
+
+    def is_late(self, at_ms: int) -> bool:
+        """True if the next one should have come: a worker sends three while one holds."""
+        return self.sent_ms > 0 and at_ms - self.sent_ms > self.ttl_ms / 2
 
     @classmethod
     def parse(cls, fields: dict[str, str]) -> Heartbeat:
@@ -90,27 +105,40 @@ def _figures(stored: Mapping[str, str]) -> dict[str, Any]:
 
 def beat(keys: ShardKeys, heartbeat: Heartbeat, *, ttl_ms: int) -> ScriptCall[None]:
     """Report that the worker is alive for the next `ttl_ms`. Passes at maxmemory."""
+    places = keys.worker(heartbeat.name), keys.loading(heartbeat.name)
     told = {name: value for name, value in asdict(heartbeat).items() if value or name in ("name", "model")}
     pairs = (str(part) for pair in told.items() for part in pair)
     return ScriptCall(
         script("beat"),
-        (keys.worker(heartbeat.name),),
+        places[::-1] if heartbeat.state == LOADING else places,
         (positive("ttl_ms", ttl_ms), *pairs),
         lambda _: None,
     )
 
 
 async def read_workers(redis: Any, *shards: ShardKeys) -> list[Heartbeat]:
-    """The living workers of these shards, by name: consumers of a lane whose heartbeat has not expired. Two
-    round trips for any number of shards. Unreadable heartbeats, written by foreign programs, are left out.
+    """The living workers of these shards, by name: consumers of a lane whose heartbeat has not expired;
+    without those that have not served yet. Two round trips for any number of shards. Unreadable
+    heartbeats, written by foreign programs, are left out.
     """
+    return await _read(redis, shards, ShardKeys.worker)
+
+
+async def read_loading(redis: Any, *shards: ShardKeys) -> list[Heartbeat]:
+    """The living workers that load their model for the first time, in the same way."""
+    return await _read(redis, shards, ShardKeys.loading)
+
+
+async def _read(
+    redis: Any, shards: Sequence[ShardKeys], key_of: Callable[[ShardKeys, str], str]
+) -> list[Heartbeat]:
     lanes = [(keys, lane) for keys in shards for lane in keys.lanes]
     async with redis.pipeline(transaction=False) as pipeline:
         for _, lane in lanes:
             pipeline.xinfo_consumers(lane, GROUP)
         replies = await pipeline.execute(raise_on_error=False)
     beats = {
-        keys.worker(name): None
+        key_of(keys, name): None
         for (keys, _), reply in zip(lanes, replies, strict=True)
         for name in _consumers(reply)
     }
@@ -131,7 +159,7 @@ async def read_workers(redis: Any, *shards: ShardKeys) -> list[Heartbeat]:
 
 def models_of(workers: Iterable[Heartbeat]) -> dict[str, str]:
     """The models of these workers: their names by digest, those of older workers by name."""
-    workers = [one for one in workers if one.model]  # none while an engine loads
+    workers = [one for one in workers if one.model]  # an older worker has none while its engine loads
     models = {one.model_digest: one.model for one in workers if one.model_digest}
     older = {one.model: one.model for one in workers if not one.model_digest}
     return models | {name: name for name in older if name not in models.values()}
@@ -142,7 +170,8 @@ def _over_shards(one: Heartbeat, other: Heartbeat) -> Heartbeat:
     interactive, batch = (
         min(filter(None, (one.oldest_ms(lane), other.oldest_ms(lane))), default=0) for lane in LANES
     )
-    return replace(other, oldest_interactive_ms=interactive, oldest_batch_ms=batch)
+    latest = max(one, other, key=lambda beat: beat.sent_ms)
+    return replace(latest, oldest_interactive_ms=interactive, oldest_batch_ms=batch)
 
 
 def _consumers(reply: Any) -> list[str]:
