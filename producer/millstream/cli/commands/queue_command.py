@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -32,6 +33,13 @@ def queue(
     redis_url: RedisUrl = None,
     queue: Queue = "default",
     as_json: AsJson = False,
+    metrics_port: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Serve the queue's figures to Prometheus instead, until Ctrl-C or SIGTERM.",
+        ),
+    ] = None,
 ) -> None:
     """Show the queue's waiting and running jobs, their age, and its workers."""
     with reported(as_json, lambda: "stopped"):
@@ -45,7 +53,15 @@ def queue(
             else:
                 await _live(client, status)
 
-        run_with_client(redis_url, queue, work)
+        run_with_client(redis_url, queue, work if metrics_port is None else _exporter(queue, metrics_port))
+
+
+def _exporter(queue: str, address: str) -> Callable[[AsyncClient], Awaitable[None]]:
+    from millstream.cli.commands.queue_exporter import (
+        export_queue,
+    )  # prometheus_client is not for all commands
+
+    return partial(export_queue, queue=queue, address=address)
 
 
 async def _repeat(client: AsyncClient, status: QueueStatus | None, *, as_json: bool) -> None:

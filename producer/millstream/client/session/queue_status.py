@@ -99,8 +99,10 @@ class QueueStatus:
         return sum(known) if len(known) == len(counts) else None
 
 
-async def queue_status(jobs: QueueJobs) -> QueueStatus:
-    """Raises Unavailable, AccessDenied (not even the queue's metadata may be read)."""
+async def queue_status(jobs: QueueJobs, *, tenants: bool = True) -> QueueStatus:
+    """Reads the queue, with its `tenants` only where they are asked for. Raises Unavailable, AccessDenied
+    (not even the queue's metadata may be read).
+    """
     session = jobs.session
     with session.reach():
         info = await read_queue(session.redis, jobs.queue)
@@ -108,7 +110,7 @@ async def queue_status(jobs: QueueJobs) -> QueueStatus:
         shards = [keys.shard(shard) for shard in range(info.shards if info else 0)]
         at_ms = await session.now_ms()
         lanes = await read_lanes(session.redis, *shards)
-        numbers = await read_numbers(session.redis, *shards)
+        numbers = await read_numbers(session.redis, *shards, tenants=tenants)
         beats = await _beats(session.redis, shards)
         unread = _unread(lanes.values(), numbers, beats)
         found = [
