@@ -13,16 +13,18 @@ import pytest
 from support.roles import gateway_flows, role_flows
 from support.roles.every_script import every_script_runs
 from support.roles.signing_in import refusals
+from support.scrapes import queue_exporter, until_shown
 from support.servers.monitor import watching
 from support.servers.secured import LIMITED, SecuredServer, by_role, listed
-from support.wire.desk import TTL_MS, Desk
+from support.wire.desk import TTL_MS, WINDOW, Desk
 from support.workers.hand_worker import hand_worker
 from support.workers.work import SHARD, Work
 
 from millstream import AsyncClient
 from millstream.wire import calls
+from millstream.wire.connection import Endpoint
 from millstream.wire.state.heartbeat import Heartbeat, beat
-from millstream.wire.state.queue_info import PubSub
+from millstream.wire.state.queue_info import PubSub, open_queue
 
 Flow = Callable[[SecuredServer, Work, Path], Awaitable[None]]
 FLOWS: dict[str, Flow] = {
@@ -75,6 +77,22 @@ async def test_each_role_sees_of_the_queue_what_it_may(secured: SecuredServer, r
     else:
         assert (status.tenants, status.dead, status.unread) == ({"acme": 1}, 0, {})
     assert (unserved.lanes[1].oldest_s is None) == ("oldest_s" in unserved.unread) == (role != "observer")
+
+
+async def test_an_observer_s_rights_suffice_for_the_exporter(secured: SecuredServer) -> None:
+    """With jobs that wait in a lane and beside it, and no worker that could report their age."""
+    async with Endpoint.of(secured.login("admin")).commands("admin") as admin:
+        desk = await Desk(admin, SHARD).open()
+        await desk.fill_window()
+        await desk.park("0-parked", tenant="acme")
+        await open_queue(admin, "default")
+        with queue_exporter(secured.login("observer")) as port:
+            waiting = {"jobs_queued{batch,default}": WINDOW + 1, "tenant_jobs_parked{default,acme}": 1}
+            none = {"workers{default}": 0, "dead_letters{default}": 0, "jobs_delayed{default}": 0}
+            seen = await until_shown(port, waiting | none)
+    assert seen["oldest_queued_age_seconds{batch,default}"] > 0
+    assert seen["held_bytes{default}"] > 0
+    assert refusals(secured) == []
 
 
 @pytest.mark.slow

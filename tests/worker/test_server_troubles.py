@@ -14,7 +14,17 @@ from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 from support.servers.servers import BOTH, Server
 from support.wire.flood import submit_all
 from support.workers.counting_worker import Worker, assert_nothing_left, counted, until, until_running
-from support.workers.work import LANE, SHARD, Work, answer, outcome, read_to, record_of, rest_of
+from support.workers.work import (
+    LANE,
+    SHARD,
+    Work,
+    answer,
+    outcome,
+    read_to,
+    record_of,
+    rest_of,
+    until_refused,
+)
 
 from millstream import AsyncClient, JobFailed, Result
 from millstream.wire import calls
@@ -125,7 +135,8 @@ async def test_a_job_outlasts_a_server_that_takes_no_writes(
         refused_before(worker, MOST_REFUSALS - 1)
         await redis_client.config_set(setting, bad)
         work.go(3)
-        await until(lambda: worker.metric("write_troubles_total") > 1)
+        await until_refused(worker, times=2)
+        assert worker.metric("write_troubles_total") == 1
         if ends:
             work.go(6)
 

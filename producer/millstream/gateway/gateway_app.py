@@ -85,7 +85,7 @@ def _for_pages(app: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:
 
 
 def routes(gateway: GatewayContext, registry: CollectorRegistry) -> list[Route]:
-    return [*_of_operators(gateway, OperatorRoutes(gateway, registry)), *_of_api(gateway)]
+    return [*_of_operators(gateway, OperatorRoutes.of(gateway, registry)), *_of_api(gateway)]
 
 
 def _of_operators(gateway: GatewayContext, own: OperatorRoutes) -> Iterator[Route]:

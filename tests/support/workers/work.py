@@ -20,7 +20,7 @@ from millstream.wire.messages.script_replies import JobRecord, SubmitReply
 from millstream_worker.service.service import Service
 from millstream_worker.settings import Settings
 from support.servers.servers import Server
-from support.workers.counting_worker import Worker, model_name, serving, settings, worker_process
+from support.workers.counting_worker import Worker, model_name, serving, settings, until, worker_process
 from support.workers.fake_engine import Counting
 
 SHARD = QueueKeys("default").shard(0)
@@ -117,3 +117,14 @@ async def record_of(redis_client: Any, job_id: str) -> JobRecord:
     record = await read_job(redis_client, SHARD, job_id)
     assert record is not None, f"{job_id} is not there"
     return record
+
+
+async def until_refused(worker: Worker, *, times: int) -> None:
+    """Until the server has refused writes of the worker's jobs so many times; each puts the next one off."""
+    put_off: set[float] = set()
+
+    def refused() -> bool:
+        put_off.update(job.not_before for job in worker.components.table)
+        return len(put_off - {0.0}) >= times
+
+    await until(refused)

@@ -6,14 +6,16 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 from prometheus_client import CollectorRegistry
-from redis.exceptions import ResponseError
+from redis.exceptions import ConnectionError, ResponseError
 from support.workers.jobs import IdleEngine, held_job
 
 from millstream.wire.keys import LANES
 from millstream.wire.messages.job_messages import Request, State
 from millstream.wire.messages.sampling import SamplingParams
+from millstream.wire.messages.script_replies import AppendOutcome, AppendReply
 from millstream.wire.timing import ServerClock
 from millstream_worker.delivery.output_processor import OutputProcessor
+from millstream_worker.delivery.reply_handler import ReplyHandler
 from millstream_worker.delivery.write_builder import MOST_BYTES, FlushPolicy, WriteBuilder, size_of
 from millstream_worker.delivery.writer import Writer
 from millstream_worker.engine.protocol.outputs import Compiled, Refused
@@ -116,3 +118,37 @@ async def test_large_writes_of_many_jobs_do_not_go_out_all_at_once() -> None:
     await writer.write(jobs)
     assert redis.rounds == [4, 4, 1]
     assert taken == jobs[1:]
+
+
+def test_a_trouble_of_the_server_counts_once() -> None:
+    """However often writes are repeated in it, and whichever way its jobs leave the table."""
+    registry = CollectorRegistry()
+    table = JobTable(EngineQueue(IdleEngine()))
+    handler = ReplyHandler(table, Metrics(registry), log_payloads=False)
+    jobs = [held_job(name) for name in ("one", "two", "gone")]
+    for job in jobs:
+        table.take(job)
+    wrong = ResponseError("WRONGTYPE somebody else's")
+
+    def troubles() -> float | None:
+        return registry.get_sample_value("millstream_write_troubles_total", {"queue": "default"})
+
+    def refuse(error: Exception, *refused: Job) -> float | None:
+        for job in refused:
+            handler.take(job, error, 0.1)
+        return troubles()
+
+    def pass_writes(*passed: Job) -> None:
+        for job in passed:
+            handler.take(job, AppendReply(AppendOutcome.OK, 0), 0.0)
+
+    assert troubles() == 0
+    assert refuse(ConnectionError("gone"), *jobs, *jobs) == 1
+    pass_writes(jobs[0])
+    assert refuse(ConnectionError("gone"), *jobs) == 1, "the writes of others were still refused"
+    pass_writes(*jobs)
+    assert refuse(ResponseError("NOREPLICAS"), jobs[2], jobs[2]) == 2
+    table.drop(jobs[2])
+    assert refuse(wrong, jobs[0]) == 3
+    pass_writes(jobs[1])
+    assert refuse(wrong, jobs[0]) == 3, "it is the same damage"

@@ -33,7 +33,7 @@ async def test_a_fault_of_recorded_steps_costs_no_job_anything(
                 record = await record_of(redis_client, job.id)
                 assert (record.died, record.attempt) == (0, 1)
             assert worker.metric("engine_restarts_total") == 1
-            assert worker.metric("engine_fallbacks") == 1
+            assert worker.metric("engine_fallbacks", reason=REASON) == 1
             await until(lambda: slower(client, REASON))
     [reason] = [line["reason"] for line in lines if line["event"] == "the next engine is a safer, slower one"]
     assert reason == REASON

@@ -130,7 +130,9 @@ async def test_streams_outlive_engines_that_die_while_loading(
             assert result.text == counted(10 * i + 1, 9)
             assert (result.attempts, result.usage.output_tokens) == (1, 9)
         assert worker.metric("engine_restarts_total") == 4
-        assert worker.metric("request_queue_time_seconds_count") == 4  # admitted twice, and each waited once
+        assert (
+            worker.metric("request_queue_time_seconds_count", lane="batch") == 4
+        )  # admitted twice, and each waited once
         assert worker.metric("prompt_tokens_total") == 4
     await assert_nothing_left(redis_client)
 

@@ -22,7 +22,17 @@ from support.workers.counting_worker import (
     until_running,
 )
 from support.workers.held_reading import HeldReading
-from support.workers.work import LANE, SHARD, Work, answer, raw_submission, read_to, record_of, rest_of
+from support.workers.work import (
+    LANE,
+    SHARD,
+    Work,
+    answer,
+    raw_submission,
+    read_to,
+    record_of,
+    rest_of,
+    until_refused,
+)
 
 from millstream import AsyncClient, JobCancelled, JobFailed, State
 from millstream.wire import calls
@@ -241,7 +251,7 @@ async def test_a_suspect_outlasts_a_server_that_takes_no_writes(
         await until_running(client, job_id)
         await redis_client.config_set("min-replicas-to-write", 1)
         work.go(3)
-        await until(lambda: worker.metric("write_troubles_total") > 1)  # the end of the other waits, too
+        await until_refused(worker, times=2)  # the end of the other waits, too
         await redis_client.config_set("min-replicas-to-write", 0)
         result = await client.wait(job_id, timeout_s=30)
         assert (result.text, result.attempts) == (counted(2, 3), 1)

@@ -21,7 +21,7 @@ from support.workers.counting_worker import until
 from support.workers.work import Work, outcome
 
 from millstream import AsyncClient, JobFailed, State
-from millstream.wire.keys import QueueKeys
+from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.state.heartbeat import Heartbeat, read_workers
 from millstream.wire.state.queue_info import read_queue
 from millstream_worker.observe.health import Health, HealthServer
@@ -33,7 +33,7 @@ from millstream_worker.service.service import CannotServe
 async def test_queue_time_ends_where_the_first_step_begins(client: AsyncClient, work: Work) -> None:
     async with work(step_s=0.4) as worker:
         timing = (await outcome(client, "w1", 1)).timing
-        queued_s = worker.metric("request_queue_time_seconds_sum")
+        queued_s = worker.metric("request_queue_time_seconds_sum", lane="batch")
     assert timing.first_token_ms - timing.admitted_ms >= 390
     assert queued_s == pytest.approx((timing.admitted_ms - timing.submitted_ms) / 1000, abs=0.002)
 
@@ -55,10 +55,14 @@ async def test_a_worker_reports_its_load_and_the_queue_s(redis_client: Redis, wo
         async def settled() -> bool:
             beats[:] = await read_workers(redis_client, shard)  # none while a loaded machine delays the next
             told = [(beat.rows_waiting, beat.oldest_ms("batch")) for beat in beats]
-            return told == [(1, oldest_ms)] and worker.metric("jobs_queued", lane="batch") == 3
+            counts = [worker.metric(f"jobs_{name}", lane="batch") for name in ("queued", "running")]
+            return told == [(1, oldest_ms)] and counts == [3, 2]
 
         await until(settled)
+        assert worker.metric("queue_up") == 1
         assert worker.metric("workers") == 1
+        assert worker.metric("worker_states", state="serving") == 1
+        assert worker.metric("worker_versions", version=importlib.metadata.version("millstream")) == 1
         assert worker.metric("jobs_queued", lane="interactive") == 0
         [beat] = beats
         assert (beat.model, beat.device, beat.state, beat.rows_running) == ("counting", "cpu", "serving", 1)
@@ -122,7 +126,8 @@ async def test_metrics_count_what_happened(work: Work) -> None:
             await until(lambda: worker.service.health.problem == "")
             _, blank = await asyncio.to_thread(fetch, port)
             assert [state for state in states if f"millstream_{state}" not in blank] == []
-            jobs = [await client.submit("w1 w2 w3", max_tokens=5, stream=True) for _ in range(4)]
+            lanes: tuple[Lane, ...] = (Lane.INTERACTIVE, *[Lane.BATCH] * 3)
+            jobs = [await client.submit("w1 w2 w3", max_tokens=5, stream=True, lane=lane) for lane in lanes]
             for job in jobs:
                 await client.wait(job.id, timeout_s=30)
             warned = [line["event"] for line in lines if line["log_level"] not in ("debug", "info")]
@@ -139,13 +144,13 @@ async def test_metrics_count_what_happened(work: Work) -> None:
     assert next(line for line in lines if line["event"] == "job ended")["job_id"] == jobs[0].id
     assert status == 200
     series = [line.split(" ")[0] for line in page.splitlines() if not line.startswith("#")]
-    assert 'millstream_time_to_first_token_seconds_count{queue="docs"}' in series
+    assert 'millstream_time_to_first_token_seconds_count{lane="interactive",queue="docs"}' in series
     assert [one for one in series if one.startswith("millstream_") and 'queue="docs"' not in one] == []
     assert [one for one in series if "_created" in one] == []
     assert "process_resident_memory_bytes" in series
     assert re.search(r'millstream_engine_info\{.*model="counting".*queue="docs"', page)
     assert 'millstream_engine_weight_bytes{queue="docs"} 9.0' in page
-    assert 'millstream_engine_bits_per_weight{queue="docs"} 9.0' in page
+    assert 'millstream_engine_parameters{queue="docs"} 8.0' in page
     assert (alive, missing[0], ready[0]) == ((200, "ok\n"), 404, 200)
     assert re.fullmatch(
         r"ok\nlast read: \d+\.\d s ago\nlast renewal: (never|\d+\.\d s ago)\nlast step: \d+\.\d s ago\n",
@@ -158,11 +163,12 @@ async def test_metrics_count_what_happened(work: Work) -> None:
     for histogram in (
         "request_queue_time_seconds",
         "time_to_first_token_seconds",
-        "time_per_output_token_seconds",
         "e2e_request_latency_seconds",
     ):
-        assert worker.metric(f"{histogram}_count") == 4, histogram
-    assert 0 < worker.metric("e2e_request_latency_seconds_sum") < 60
+        counts = [worker.metric(f"{histogram}_count", lane=lane) for lane in ("interactive", "batch")]
+        assert counts == [1, 3], histogram
+    assert worker.metric("time_per_output_token_seconds_count") == 4
+    assert 0 < worker.metric("e2e_request_latency_seconds_sum", lane="batch") < 60
     assert worker.metric("step_tokens_sum") == 20
     assert worker.metric("rows_running") == 0
     assert 0 <= worker.metric("loop_gap_seconds") < 60
@@ -177,13 +183,13 @@ async def test_the_times_of_a_streamed_job_are_in_order(client: AsyncClient, wor
     ):
         proxy.turn(Weather(Line.DELAY, delay_s=0.03))
         times = (await outcome(client, "w1", 4, stream=True)).timing
-        await until(lambda: worker.metric("e2e_request_latency_seconds_count") == 1)
+        await until(lambda: worker.metric("e2e_request_latency_seconds_count", lane="batch") == 1)
         assert proxy.seen[Line.DELAY] > 0
         assert times.submitted_ms < times.first_token_ms <= times.last_token_ms <= times.finished_ms
-        parts = worker.metric("time_to_first_token_seconds_sum") + 3 * worker.metric(
+        parts = worker.metric("time_to_first_token_seconds_sum", lane="batch") + 3 * worker.metric(
             "time_per_output_token_seconds_sum"
         )
-        assert worker.metric("e2e_request_latency_seconds_sum") == pytest.approx(parts)
+        assert worker.metric("e2e_request_latency_seconds_sum", lane="batch") == pytest.approx(parts)
 
 
 async def test_readiness_tells_that_the_server_is_away(tokenizer: Path, tmp_path: Path) -> None:

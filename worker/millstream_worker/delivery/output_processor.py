@@ -130,7 +130,7 @@ class OutputProcessor:
             return
         queued = job.timing.admitted_ms is None
         if job.admit(cached_tokens, begun_ms):
-            self._metrics.admitted(job.timing, len(job.prompt), queued=queued)
+            self._metrics.admitted(job.lane, job.timing, len(job.prompt), queued=queued)
 
     def _take_tokens(self, step: Step, now_ms: int) -> list[tuple[Job, ChoiceOutput]]:
         """The hot loop: every token passes here. Returns the rows that have stop strings."""
@@ -171,7 +171,7 @@ class OutputProcessor:
             return
         job.send_first_token(now_ms)
         if job.confirm_first_token():
-            self._metrics.first_token(job.timing)
+            self._metrics.first_token(job.lane, job.timing)
 
     def _take_logprobs(self, step: Step) -> None:
         for place, logprob, top_ids, top_logprobs in step.logprobs:

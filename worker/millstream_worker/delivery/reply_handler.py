@@ -41,11 +41,14 @@ class ReplyHandler:
         self._table = table
         self._metrics = metrics
         self._log_payloads = log_payloads
+        self._troubled: set[Job] = set()  # the last write of these was refused or not answered
 
     def take(self, job: Job, reply: Reply, pause_s: float) -> None:
         """Apply one reply. A refused write is due again in `pause_s`."""
         if not self._table.holds(job):
             return
+        if not isinstance(reply, Exception):
+            self._troubled.discard(job)
         match reply:
             case AppendReply(AppendOutcome.FENCED) | EndOutcome.FENCED:
                 self._fenced(job)
@@ -65,7 +68,7 @@ class ReplyHandler:
             self._lost_log(job)
         job.acknowledged = min(last_seq, len(job.written))
         if job.acknowledged and job.confirm_first_token():
-            self._metrics.first_token(job.timing)
+            self._metrics.first_token(job.lane, job.timing)
         if outcome is AppendOutcome.CANCELLED:
             self._table.conclude(job, State.CANCELLED)
             self._close_log(job)
@@ -88,8 +91,8 @@ class ReplyHandler:
     def _ended(self, job: Job) -> None:
         self._table.drop(job)
         if job.confirm_first_token():
-            self._metrics.first_token(job.timing)
-        self._metrics.ended(job.state, job.timing, job.output_tokens)
+            self._metrics.first_token(job.lane, job.timing)
+        self._metrics.ended(job.lane, job.state, job.timing, job.output_tokens)
         if job.letter is not None:
             self._metrics.dead_lettered.inc()
         _log.log(
@@ -110,7 +113,10 @@ class ReplyHandler:
 
     def _refused(self, job: Job, error: Exception, pause_s: float) -> None:
         """The server refused the write, or did not answer: it is repeated after a pause."""
-        self._metrics.write_troubles.inc()
+        if not any(map(self._table.holds, self._troubled)):  # jobs may have left it by other ways
+            self._troubled.clear()
+            self._metrics.write_troubles.inc()
+        self._troubled.add(job)
         job.not_before = time.monotonic() + pause_s
         job.refusals = job.refusals + 1 if is_damage(error) else 0
         if job.refusals >= MOST_REFUSALS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.wire.keys import LANES, Lane
+from millstream.wire.keys import LANES
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.jobs.job import Job
 
@@ -18,7 +18,7 @@ def engine_request(job: Job) -> EngineRequest:
         choices=len(job.rows),
         outputs=outputs if any(outputs) else (),
         done=tuple(row.index for row in job.rows if row.reason is not None),
-        priority=LANES.index(Lane(job.entry.lane)),
+        priority=LANES.index(job.lane),
         deadline_ms=job.request.deadline_ms,
         tenant=job.request.tenant,
         salt=job.request.tenant,

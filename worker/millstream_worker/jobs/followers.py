@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from millstream.wire.keys import LANES, Lane
+from millstream.wire.keys import LANES
 from millstream_worker.jobs.job import Job, Phase
 
 MOST_FOLLOWERS = 1024  # of all leaders: each is held, and its lease is renewed
@@ -76,7 +76,7 @@ class Followers:
 def outranks(job: Job, leader: Job) -> bool:
     """True if the leader would keep the job waiting for its lane."""
     waits = leader.phase is Phase.WAITING and not leader.output_tokens
-    return waits and LANES.index(Lane(job.entry.lane)) < LANES.index(Lane(leader.entry.lane))
+    return waits and LANES.index(job.lane) < LANES.index(leader.lane)
 
 
 def _begins_as(job: Job, leader: Job) -> bool:

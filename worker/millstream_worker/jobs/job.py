@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from millstream.errors import ProtocolError
-from millstream.wire.keys import ShardKeys
+from millstream.wire.keys import Lane, ShardKeys
 from millstream.wire.messages import codec
 from millstream.wire.messages.choices import Choice
 from millstream.wire.messages.job_messages import ErrorInfo, Request, ResultCache, State, Timing
@@ -110,6 +110,10 @@ class Job:
     @property
     def id(self) -> str:
         return self.entry.job_id
+
+    @property
+    def lane(self) -> Lane:
+        return Lane(self.entry.lane)
 
     def claim(self, owner: str) -> Claim:
         return self.entry.claim(owner, self.attempt)

@@ -6,14 +6,13 @@ of its own, so that a scrape neither waits for the loop nor delays it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, make_wsgi_app
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
+from millstream.wire.metrics_page import listen, metrics_page
 from millstream_worker.observe.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -47,9 +46,9 @@ class HealthServer:
         # The creation times of all counters and histograms, which nobody reads.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         ProcessCollector(registry=registry)  # of the front; the engine is a process of its own
-        self._metrics = make_wsgi_app(registry)
+        self._metrics = metrics_page(registry)
         self._health = health
-        self._server = make_server(host, port, self._answer, _Server, _SilentHandler)
+        self._server = listen(host, port, self._answer)
         self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
         self._thread.start()
 
@@ -65,8 +64,7 @@ class HealthServer:
     def _answer(self, environ: WSGIEnvironment, respond: StartResponse) -> Iterable[bytes]:
         match environ["PATH_INFO"]:
             case "/metrics":
-                page: Callable[..., Iterable[bytes]] = self._metrics
-                return page(environ, respond)
+                return self._metrics(environ, respond)
             case "/healthz":
                 return _plain(respond, self._health.watchdog.problem)
             case "/readyz":
@@ -79,14 +77,3 @@ class HealthServer:
 def _plain(respond: StartResponse, problem: str, more: str = "") -> list[bytes]:
     respond("503 Service Unavailable" if problem else "200 OK", [("Content-Type", "text/plain")])
     return [f"{problem or 'ok'}\n{more}".encode()]
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
-class _SilentHandler(WSGIRequestHandler):
-    """Does not log requests."""
-
-    def log_message(self, format: str, *args: object) -> None:
-        return

@@ -13,8 +13,11 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from millstream.version import version
+from millstream.wire.keys import LANES, Lane
 from millstream.wire.loop_gaps import LoopGaps
 from millstream.wire.messages.job_messages import State, Timing
+from millstream.wire.state.queue_series import QueueSeries, QueueSnapshot
 from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.engine.protocol.outputs import EngineStats
 
@@ -22,6 +25,7 @@ from millstream_worker.engine.protocol.outputs import EngineStats
 _WAITS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300, 900, 3600)
 _PER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _STEPS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_LONGEST_REASON = 300  # characters
 _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 
 
@@ -45,9 +49,16 @@ class _Series:
         return Gauge(f"millstream_{name}", text, ("queue", *labels), registry=self._registry)
 
     def histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        names = ("queue",)
-        whole = Histogram(f"millstream_{name}", text, names, registry=self._registry, buckets=buckets)
-        return whole.labels(self._queue)
+        return self._histogram(name, text, buckets).labels(self._queue)
+
+    def histograms(self, name: str, text: str, buckets: tuple[float, ...]) -> dict[str, Histogram]:
+        """One for each lane, from the first scrape on."""
+        whole = self._histogram(name, text, buckets, "lane")
+        return {lane: whole.labels(self._queue, lane) for lane in LANES}
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        names = ("queue", *labels)
+        return Histogram(f"millstream_{name}", text, names, registry=self._registry, buckets=buckets)
 
 
 class Metrics:
@@ -57,16 +68,18 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry, queue: str = "default") -> None:
         self._queue = queue
         self._last = EngineStats()
+        self._queues = QueueSeries(registry)
+        self._queues.show(queue, None)  # until it is read
         make = _Series(registry, queue)
         self._of_requests(make)
         self._of_engine(make)
         self._of_jobs(make)
 
     def _of_requests(self, make: _Series) -> None:
-        self.queue_time = make.histogram(
+        self.queue_time = make.histograms(
             "request_queue_time_seconds", "Submitted to admitted into the batch", _WAITS_S
         )
-        self.ttft = make.histogram(
+        self.ttft = make.histograms(
             "time_to_first_token_seconds",
             "Submitted to first token sent, or sampled where nobody streams",
             _WAITS_S,
@@ -74,7 +87,7 @@ class Metrics:
         self.tpot = make.histogram(
             "time_per_output_token_seconds", "Between output tokens, per request", _PER_TOKEN_S
         )
-        self.e2e = make.histogram("e2e_request_latency_seconds", "Submitted to last token", _WAITS_S)
+        self.e2e = make.histograms("e2e_request_latency_seconds", "Submitted to last token", _WAITS_S)
         self._ended = make.counters("requests", "Jobs ended here, by terminal state")
         self.prompt_tokens = make.counter("prompt_tokens", "Prompt tokens of admitted requests")
         self.generation_tokens = make.counter("generation_tokens", "Output tokens sampled")
@@ -86,7 +99,7 @@ class Metrics:
         self.prefix_queried = make.counter(
             "prefix_cache_queried_tokens", "Prompt tokens looked up in the prefix cache"
         )
-        self.prefix_hit = make.counter("prefix_cache_hit_tokens", "Prompt tokens found there")
+        self.prefix_hit = make.counter("prefix_cache_hit_tokens", "Prompt tokens found in the prefix cache")
         self.prompt_computed = make.counter("prompt_tokens_computed", "Prompt tokens computed by the model")
         self.draft_tokens = make.counter("draft_tokens", "Draft tokens verified by speculative decoding")
         self.accepted_tokens = make.counter("accepted_draft_tokens", "Draft tokens that became output")
@@ -95,9 +108,10 @@ class Metrics:
         self.step_time = make.histogram("step_seconds", "Launch to settled, per step", _STEPS_S)
         self.step_tokens = make.histogram("step_tokens", "New tokens computed, per step", _TOKENS)
         self.engine_restarts = make.counter("engine_restarts", "Engines that died and were started again")
-        self._fallbacks = make.gauge(
+        self._fallbacks = make.gauges(
             "engine_fallbacks",
-            "Slower ways of computing that the running engine had to take; its log says why",
+            "1 for each slower way of computing that the running engine had to take",
+            "reason",
         )
         self._info = make.gauges(
             "engine_info",
@@ -109,11 +123,12 @@ class Metrics:
             "kv_format",
             "device",
             "attention",
+            "version",
         )
         self._weight_bytes = make.gauge(
             "engine_weight_bytes", "Weights of the running engine, with their scales, in memory"
         )
-        self._weight_bits = make.gauge("engine_bits_per_weight", "The same in bits for each weight")
+        self._parameters = make.gauge("engine_parameters", "Number of weights of the running engine")
 
     def _of_grammars(self, make: _Series) -> None:
         self.grammar_wait = make.histogram(
@@ -157,7 +172,8 @@ class Metrics:
             "token_log_gap_fills", "Times that the lost end of a token log was written again"
         )
         self.write_troubles = make.counter(
-            "write_troubles", "Writes that the server refused or did not answer"
+            "write_troubles",
+            "Times that the server began to refuse writes, or not to answer them",
         )
         self.loop_gaps = LoopGaps()
         make.gauge(
@@ -166,27 +182,19 @@ class Metrics:
         self.lease_lateness = make.gauge(
             "lease_renewal_lateness_seconds", "Delay of the last renewal of leases"
         )
-        self._oldest_queued = make.gauges(
-            "oldest_queued_age_seconds", "Age of the oldest job that no worker has taken", "lane"
-        )
-        self._jobs_queued = make.gauges(
-            "jobs_queued", "Jobs of the whole queue that no worker has taken", "lane"
-        )
-        self.workers = make.gauge("workers", "Living workers of the queue")
-        self.models = make.gauge(
-            "queue_models", "Models of these workers; more than 1 while one replaces another"
-        )
 
     def engine_ready(self, info: EngineInfo) -> None:
         """A new engine: its counters begin at zero."""
         self._last = EngineStats()
         self._info.clear()
         formats = (info.dtype, info.weights, info.kv_format)
-        values = (info.model, info.architecture, *formats, info.device, info.attention)
+        values = (info.model, info.architecture, *formats, info.device, info.attention, version())
         self._info.labels(self._queue, *values).set(1)
         self._weight_bytes.set(info.weight_bytes)
-        self._weight_bits.set(info.bits_per_weight)
-        self._fallbacks.set(len(info.fallbacks))
+        self._parameters.set(info.parameters)
+        self._fallbacks.clear()
+        for reason in info.fallbacks:
+            self._fallbacks.labels(self._queue, reason[:_LONGEST_REASON]).set(1)
 
     def engine_gone(self) -> None:
         """There is no engine, and no cache, until the next one is ready."""
@@ -194,7 +202,8 @@ class Metrics:
             gauge.set(0)
         self._set_blocks(used=0, cached=0, free=0)
         self._info.clear()
-        for gauge in (self._fallbacks, self._weight_bytes, self._weight_bits):
+        self._fallbacks.clear()
+        for gauge in (self._weight_bytes, self._parameters):
             gauge.set(0)
 
     def observe_step(self, stats: EngineStats) -> None:
@@ -227,28 +236,27 @@ class Metrics:
         for state, count in counts.items():
             self._kv_blocks.labels(self._queue, state).set(count)
 
-    def waits(self, lane: str, jobs: int, oldest_s: float) -> None:
-        """Sets a lane's jobs that no worker has taken, over all shards."""
-        self._jobs_queued.labels(self._queue, lane).set(jobs)
-        self._oldest_queued.labels(self._queue, lane).set(oldest_s)
+    def show_queue(self, snapshot: QueueSnapshot | None) -> None:
+        """Shows the figures of the whole queue; None: it cannot be read now."""
+        self._queues.show(self._queue, snapshot)
 
-    def admitted(self, timing: Timing, prompt_tokens: int, *, queued: bool) -> None:
+    def admitted(self, lane: Lane, timing: Timing, prompt_tokens: int, *, queued: bool) -> None:
         """`queued`: it waited until now, not only until an earlier attempt's admission."""
         assert timing.admitted_ms is not None, "called once it is admitted"
         if queued:
-            self.queue_time.observe(_seconds(timing.submitted_ms, timing.admitted_ms))
+            self.queue_time[lane].observe(_seconds(timing.submitted_ms, timing.admitted_ms))
         self.prompt_tokens.inc(prompt_tokens)
 
-    def first_token(self, timing: Timing) -> None:
+    def first_token(self, lane: Lane, timing: Timing) -> None:
         assert timing.first_token_ms is not None, "called once it is there"
-        self.ttft.observe(_seconds(timing.submitted_ms, timing.first_token_ms))
+        self.ttft[lane].observe(_seconds(timing.submitted_ms, timing.first_token_ms))
 
-    def ended(self, state: State, timing: Timing, output_tokens: int) -> None:
+    def ended(self, lane: Lane, state: State, timing: Timing, output_tokens: int) -> None:
         """A job's end was written."""
         self._ended[state].inc()
         if state is not State.COMPLETED or timing.finished_ms is None:
             return
-        self.e2e.observe(_seconds(timing.submitted_ms, timing.last_token_ms or timing.finished_ms))
+        self.e2e[lane].observe(_seconds(timing.submitted_ms, timing.last_token_ms or timing.finished_ms))
         if timing.first_token_ms is not None and timing.last_token_ms is not None and output_tokens > 1:
             self.tpot.observe(_seconds(timing.first_token_ms, timing.last_token_ms) / (output_tokens - 1))
 

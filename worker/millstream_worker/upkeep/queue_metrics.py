@@ -1,15 +1,18 @@
-"""Metrics of the whole queue: waiting jobs, the age of the oldest one, living workers."""
+"""Measures the whole queue: waiting and running jobs, the age of the oldest one, living workers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from redis.exceptions import RedisError
+
 from millstream.wire.keys import LANES, Lane, ShardKeys
 from millstream.wire.messages.record import number
-from millstream.wire.state.heartbeat import models_of, read_workers
+from millstream.wire.state.heartbeat import models_of, read_all_workers
 from millstream.wire.state.lane_head import waiting_since_ms
 from millstream.wire.state.queue_counts import read_lanes
+from millstream.wire.state.queue_series import QueueSnapshot
 from millstream.wire.timing import ServerClock
 from millstream_worker.observe.metrics import Metrics
 
@@ -29,19 +32,31 @@ class QueueFigures:
         return self._oldest.get(shard, {})
 
     async def measure(self) -> None:
-        """Read everything, then set the metrics."""
+        """Reads everything, then shows it; shows that it cannot be read, if so."""
+        try:
+            snapshot = await self._read()
+        except (RedisError, OSError):
+            self._metrics.show_queue(None)
+            raise
+        self._metrics.show_queue(snapshot)
+
+    async def _read(self) -> QueueSnapshot:
         counts = await read_lanes(self._redis, *self._shards)
         for shard in self._shards:
             self._oldest[shard] = {
                 lane: await waiting_since_ms(self._redis, shard, lane) or 0 for lane in LANES
             }
         kept = [await self._redis.get(shard.cache[1]) for shard in self._shards]
-        workers = await read_workers(self._redis, *self._shards)
+        workers, loading = await read_all_workers(self._redis, *self._shards)
         now_ms = self._clock.now_ms()
-        for lane, count in counts.items():
-            since = [self._oldest[shard][lane] for shard in self._shards]
-            oldest_ms = now_ms - min(filter(None, since), default=now_ms)
-            self._metrics.waits(lane, count.waiting or 0, max(0, oldest_ms) / 1000)
         self._metrics.cache_bytes.set(sum(number(count) or 0 for count in kept))
-        self._metrics.workers.set(len(workers))
-        self._metrics.models.set(len(models_of(workers)))
+        return QueueSnapshot(
+            lanes=counts,
+            oldest_s={lane: self._oldest_s(lane, now_ms) for lane in LANES},
+            workers=(*workers, *loading),
+            models=len(models_of(workers)),
+        )
+
+    def _oldest_s(self, lane: Lane, now_ms: int) -> float:
+        since = [self._oldest[shard][lane] for shard in self._shards]
+        return max(0, now_ms - min(filter(None, since), default=now_ms)) / 1000

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -22,6 +24,13 @@ def queue(
     redis_url: RedisUrl = None,
     queue: Queue = "default",
     as_json: AsJson = False,
+    metrics_port: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Serve the queue's figures to Prometheus instead, until Ctrl-C or SIGTERM.",
+        ),
+    ] = None,
 ) -> None:
     """Show the queue's waiting and running jobs, their age, and its workers."""
     with reported(as_json, lambda: "stopped"):
@@ -43,7 +52,13 @@ def queue(
             else:
                 await watch_screen(client, status, wide=wide)
 
-        run_with_client(redis_url, queue, work)
+        run_with_client(redis_url, queue, work if metrics_port is None else _exporter(queue, metrics_port))
+
+
+def _exporter(queue: str, address: str) -> Callable[[AsyncClient], Awaitable[None]]:
+    from millstream.cli.commands.queue_exporter import export_queue  # needs the extra `gateway`
+
+    return partial(export_queue, queue=queue, address=address)
 
 
 def _screen(*, wide: bool) -> Screen:

@@ -14,7 +14,7 @@ from redis.exceptions import NoPermissionError
 
 from millstream.client.session.job_reader import QueueJobs
 from millstream.wire.keys import LANES, Lane, ShardKeys
-from millstream.wire.state.heartbeat import DRAINING, Heartbeat, models_of, read_loading, read_workers
+from millstream.wire.state.heartbeat import DRAINING, Heartbeat, models_of, read_all_workers
 from millstream.wire.state.queue_counts import (
     LaneNumbers,
     QueueNumbers,
@@ -103,8 +103,10 @@ class QueueStatus:
         return sum(known) if len(known) == len(counts) else None
 
 
-async def queue_status(jobs: QueueJobs) -> QueueStatus:
-    """Raises Unavailable, AccessDenied (not even the queue's metadata may be read)."""
+async def queue_status(jobs: QueueJobs, *, tenants: bool = True) -> QueueStatus:
+    """Reads the queue, with its `tenants` only where they are asked for. Raises Unavailable, AccessDenied
+    (not even the queue's metadata may be read).
+    """
     session = jobs.session
     with session.reach():
         info = await read_queue(session.redis, jobs.queue)
@@ -112,7 +114,7 @@ async def queue_status(jobs: QueueJobs) -> QueueStatus:
         shards = [keys.shard(shard) for shard in range(info.shards if info else 0)]
         at_ms = await session.now_ms()
         lanes = await read_lanes(session.redis, *shards)
-        numbers = await read_numbers(session.redis, *shards)
+        numbers = await read_numbers(session.redis, *shards, tenants=tenants)
         beats, loading = await _beats(session.redis, shards)
         unread = _unread(lanes.values(), numbers, beats)
         found = [
@@ -141,15 +143,10 @@ async def queue_status(jobs: QueueJobs) -> QueueStatus:
 async def _beats(
     redis: Any, shards: Sequence[ShardKeys]
 ) -> tuple[list[Heartbeat], list[Heartbeat]] | tuple[None, None]:
-    """Those of workers, and of workers that load. One may begin to serve between the two reads."""
     try:
-        loading = {one.name: one for one in await read_loading(redis, *shards)}
-        workers = await read_workers(redis, *shards)
+        return await read_all_workers(redis, *shards)
     except NoPermissionError:
         return None, None
-    for one in workers:
-        loading.pop(one.name, None)
-    return workers, list(loading.values())
 
 
 def _unread(lanes: Any, numbers: QueueNumbers, beats: Sequence[Heartbeat] | None) -> dict[str, str]:

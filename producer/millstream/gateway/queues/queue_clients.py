@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from millstream.client.async_client import AsyncClient
 from millstream.client.jobs import wait_jobs
 from millstream.client.session.ended_job import EndedJob, result_without_choices
+from millstream.client.session.queue_status import QueueStatus, queue_status
 from millstream.errors import JobError
 from millstream.wire.messages.job_messages import State, Usage
 
@@ -32,6 +33,10 @@ class QueueClient(AsyncClient):
     async def states(self, own_ids: Sequence[str]) -> list[State | None]:
         """Returns the jobs' states; None for one that does not exist."""
         return await self._jobs.states(own_ids)
+
+    async def queue_info(self) -> QueueStatus:
+        """Returns the queue's status without its tenants, whom a gateway shows to nobody."""
+        return await queue_status(self._jobs, tenants=False)
 
     async def usage(self, job_id: str) -> Usage:
         """Returns the usage of an ended job. Raises NotFound, ProtocolError."""

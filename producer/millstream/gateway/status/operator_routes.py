@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from millstream.client.session.queue_scrape import QueueScrape
 from millstream.client.session.queue_status import QueueStatus
 from millstream.errors import MillstreamError
 from millstream.gateway.auth.api_keys import ApiKey
 from millstream.gateway.context import GatewayContext
+from millstream.wire.metrics_page import encoded
+from millstream.wire.state.queue_series import QueueSeries
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,12 @@ class OperatorRoutes:
 
     gateway: GatewayContext
     registry: CollectorRegistry
+    scrape: QueueScrape
+
+    @classmethod
+    def of(cls, gateway: GatewayContext, registry: CollectorRegistry) -> Self:
+        reads = {queue: gateway.clients[queue].queue_info for queue in gateway.directory.queues}
+        return cls(gateway, registry, QueueScrape(QueueSeries(registry), reads, open_page=True))
 
     async def healthz(self, request: Request) -> Response:
         """Answers 200 as long as the process runs."""
@@ -36,7 +45,10 @@ class OperatorRoutes:
         return PlainTextResponse("ok\n")
 
     async def metrics(self, request: Request) -> Response:
-        return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
+        """Serves the gateway's own series, and those of its queues as they are now."""
+        await self.scrape.refresh()
+        page, content_type = encoded(self.registry, request.headers.get("accept", ""))
+        return Response(page, media_type=content_type)
 
     async def backlog(self, request: Request, caller: ApiKey) -> Response:
         seen = await self.gateway.directory.seen_by(caller)

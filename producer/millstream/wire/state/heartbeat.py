@@ -129,6 +129,14 @@ async def read_loading(redis: Any, *shards: ShardKeys) -> list[Heartbeat]:
     return await _read(redis, shards, ShardKeys.loading)
 
 
+async def read_all_workers(redis: Any, *shards: ShardKeys) -> tuple[list[Heartbeat], list[Heartbeat]]:
+    """`read_workers` and `read_loading`. A worker that begins to serve between the two reads is a worker."""
+    loading = await read_loading(redis, *shards)
+    workers = await read_workers(redis, *shards)
+    names = {one.name for one in workers}
+    return workers, [one for one in loading if one.name not in names]
+
+
 async def _read(
     redis: Any, shards: Sequence[ShardKeys], key_of: Callable[[ShardKeys, str], str]
 ) -> list[Heartbeat]:

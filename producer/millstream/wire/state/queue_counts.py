@@ -59,17 +59,18 @@ def _lane(shards: Sequence[tuple[Any, Any, Any]]) -> LaneNumbers:
     return LaneNumbers(waiting, running)
 
 
-async def read_numbers(redis: Any, *shards: ShardKeys) -> QueueNumbers:
-    """Reads the counts of a queue in one round trip."""
+async def read_numbers(redis: Any, *shards: ShardKeys, tenants: bool = True) -> QueueNumbers:
+    """Reads the counts of a queue in one round trip; those of its `tenants` only if they are asked for."""
+    lanes = LANES if tenants else ()
     async with redis.pipeline(transaction=False) as pipeline:
         for keys in shards:
             pipeline.zcard(keys.delayed)
             pipeline.get(keys.held_bytes)
             pipeline.xlen(keys.dead)
-            for lane in LANES:
+            for lane in lanes:
                 pipeline.hgetall(keys.tenants(lane))
         replies = await pipeline.execute(raise_on_error=False)
-    width = 3 + len(LANES)
+    width = 3 + len(lanes)
     replies = [_seen(b"0" if reply is None else reply) for reply in replies]  # no counter yet
     held = [size if size is None else int(size) for size in replies[1::width]]
     return QueueNumbers(
@@ -77,7 +78,9 @@ async def read_numbers(redis: Any, *shards: ShardKeys) -> QueueNumbers:
         held_bytes=_sum(held),
         fullest_bytes=None if None in held else max(filter(None, held), default=0),
         dead=_sum(replies[2::width]),
-        tenants=_tenants([reply for place, reply in enumerate(replies) if place % width > 2]),
+        tenants=_tenants([reply for place, reply in enumerate(replies) if place % width > 2])
+        if tenants
+        else None,
     )
 
 

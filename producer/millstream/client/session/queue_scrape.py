@@ -1,0 +1,75 @@
+"""Reads queues for those who scrape their series: at most once a second, however many ask."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+from millstream.client.session.options import ClientOptions
+from millstream.client.session.queue_status import LaneStatus, QueueStatus
+from millstream.errors import MillstreamError
+from millstream.wire.keys import Lane
+from millstream.wire.state.queue_counts import LaneNumbers, QueueNumbers
+from millstream.wire.state.queue_series import QueueSeries, QueueSnapshot
+
+AGAIN_S = 1.0
+LONGEST_S = 3.0  # of all reads for a scrape: Prometheus gives up after 10 s
+Read = Callable[[], Awaitable[QueueStatus]]
+
+
+class QueueScrape:
+    """`reads`: how each queue is read. `open_page`: the series are shown to whoever asks, so they name no
+    tenant and quote no text.
+    """
+
+    def __init__(self, series: QueueSeries, reads: Mapping[str, Read], *, open_page: bool = False) -> None:
+        self._series = series
+        self._reads = reads
+        self._open_page = open_page
+        self._lock = asyncio.Lock()
+        self._ended_s = float("-inf")  # the last reads, on the monotonic clock
+
+    async def refresh(self) -> None:
+        """Shows the queues as they are now, or were within a second; those that cannot be read as such."""
+        async with self._lock:
+            if time.monotonic() - self._ended_s < AGAIN_S:
+                return
+            give_up = asyncio.get_running_loop().time() + LONGEST_S
+            for queue, read in self._reads.items():
+                self._series.show(queue, await self._snapshot(read, give_up))
+            self._ended_s = time.monotonic()
+
+    async def _snapshot(self, read: Read, give_up: float) -> QueueSnapshot | None:
+        try:
+            async with asyncio.timeout_at(give_up):
+                return snapshot_of(await read(), open_page=self._open_page)
+        except (MillstreamError, TimeoutError):
+            return None
+
+
+def snapshot_of(status: QueueStatus, *, open_page: bool = False) -> QueueSnapshot:
+    """Converts a queue's status to what its series show."""
+    known = {lane.lane: age for lane in status.lanes if (age := _oldest_s(lane)) is not None}
+    return QueueSnapshot(
+        lanes={Lane(lane.lane): LaneNumbers(lane.waiting, lane.running) for lane in status.lanes},
+        oldest_s=known,
+        workers=None if status.workers is None else (*status.workers, *(status.loading or ())),
+        models=None if status.workers is None else len(status.models),
+        numbers=QueueNumbers(
+            delayed=status.delayed,
+            held_bytes=status.held_bytes,
+            fullest_bytes=status.fullest_bytes,
+            dead=status.dead,
+            tenants=None if open_page or status.tenants is None else dict(status.tenants),
+        ),
+        shards=status.shards,
+        shard_limit_bytes=status.max_bytes,
+        shard_limit_jobs=ClientOptions().max_entries,
+        reasons=not open_page,
+    )
+
+
+def _oldest_s(lane: LaneStatus) -> float | None:
+    """Returns the age of a lane's oldest waiting job; 0: none waits; None: it is not known."""
+    return 0.0 if lane.waiting == 0 else lane.oldest_s
