@@ -110,7 +110,7 @@ class LineRun:
     async def _complete(self, client: QueueClient, rows: list[EncodedLine]) -> None:
         for attempt in range(1, MAX_ROUNDS + 1):
             jobs = await self._submit(client, rows)
-            self._live.begin(client, jobs)
+            self._live.begin(client, (job_id for job_id, row in jobs.items() if not row.logprobs))
             rows = []
             async with aclosing(client.ended(list(jobs))) as ended:
                 async for job_id, end in ended:
