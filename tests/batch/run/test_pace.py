@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream import JobCancelled, NotFound
-from millstream.batch.run.pace import NO_WORK, Pace, Rates, Work, work_of
+from millstream.batch.run.pace import NO_WORK, Pace, Work, WorkRates, work_of
 from millstream.wire.messages.job_messages import Result, Timing, Usage
 
 ROW = Work(1, 200, 20)
@@ -47,11 +47,11 @@ def test_refused_and_cached_jobs_are_no_work() -> None:
 
 def test_rates_are_those_of_the_last_minute() -> None:
     pace = paced(*range(1, 11), *range(101, 131))
-    assert pace.rates(130.0) == Rates(0.5, 100.0, 10.0)
+    assert pace.rates(130.0) == WorkRates(0.5, 100.0, 10.0)
     assert pace.rates(160.0).rows == pytest.approx(0.5)  # those from 101 to 130
-    assert pace.rates(190.5) == Rates()
+    assert pace.rates(190.5) == WorkRates()
     assert paced(1.0, 2.0, 3.0).rates(6.0).rows == 0.5
-    assert Pace().rates(6.0) == Rates()
+    assert Pace().rates(6.0) == WorkRates()
 
 
 def test_memory_of_ends_is_bounded() -> None:

@@ -21,7 +21,7 @@ from millstream import AsyncClient
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.files.spent import Spent
-from millstream.batch.run.pace import Rates, Work
+from millstream.batch.run.pace import Work, WorkRates
 from millstream.batch.run.run import BatchRun
 from millstream.batch.run.run_options import RunOptions
 from millstream.batch.run.submit_lines import Patience
@@ -64,7 +64,7 @@ class Clock:
         return self._tally.spent(self.elapsed_s)
 
     @property
-    def rates(self) -> Rates:
+    def rates(self) -> WorkRates:
         return self._tally.pace.rates(self.elapsed_s)
 
     def left_s(self, rows: int, lines: int) -> float | None:

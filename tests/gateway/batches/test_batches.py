@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -77,6 +78,32 @@ async def test_the_whole_life_of_a_batch(door: Gateway, counting: None) -> None:
         assert error["response"]["status_code"] == 400
         listed = [one.id async for one in client.batches.list()]
         assert listed == [batch.id]
+
+
+async def test_usage_grows_while_rows_run(door: Gateway, valkey: Server, tmp_path: Path) -> None:
+    """A row that is written is counted once."""
+    tokenizer, gate = write_tokenizer(tmp_path / "chat", chat=True), tmp_path / "gate"
+    gate.mkdir()
+    (gate / "30").touch()
+    async with (
+        serving(valkey, model_name(tokenizer, gate=gate)),
+        door.client() as client,
+    ):
+        await until(lambda: door.shows_ready(True))
+        batch = await made(client, [chat(1, "w1", 50), chat(2, "w1", 20)])
+        seen: set[tuple[int, int]] = set()
+
+        async def look() -> bool:
+            now = await client.batches.retrieve(batch.id)
+            assert now.request_counts is not None
+            seen.add((now.request_counts.completed, now.to_dict()["usage"]["output_tokens"]))
+            return (1, 50) in seen
+
+        await until(look)
+        assert max(tokens for _, tokens in seen) == 50
+        (gate / "30").unlink()
+        done = await finished(client, batch.id)
+        assert done.to_dict()["usage"]["output_tokens"] == 70
 
 
 async def test_an_invalid_input_fails_with_a_reason_for_each_line(door: Gateway, counting: None) -> None:

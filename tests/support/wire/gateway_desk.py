@@ -93,10 +93,14 @@ async def every_batch(desk: Desk, redis: Any) -> None:
     assert (await desk.run(renew_batch(keys, one, holder="a", lease_ms=0))).status == "validating"
     assert (await desk.run(takes[1])).outcome == "taken"
     assert (await desk.run(renew_batch(keys, one, holder="a", lease_ms=TTL_MS))).status == LOST
+    live = renew_batch(keys, one, holder="b", lease_ms=TTL_MS, live_tokens=7)
+    assert (await desk.run(live)).status == "validating"
+    assert await redis.hget(keys.batch(one), "live") == b"b 7"
     counts, parts = PartCounts(completed=1, output_tokens=5), [("output x 1 9", "1")]
     given = {"counts": counts, "parts": parts, "behind": 0}
     writes = [commit_part(keys, one, holder=name, **given) for name in "abb"]
     assert [await desk.run(write) for write in writes] == [False, True, True]
+    assert await redis.hget(keys.batch(one), "live") == b"b 2"
     late = commit_part(keys, one, holder="b", **given | {"parts": [("output y 1 9", "2")]})
     assert not await desk.run(late)  # it does not know of the first part
     assert await redis.hget(keys.batch(one), "completed") == b"1"  # a repeated commit counts once

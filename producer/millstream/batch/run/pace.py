@@ -55,7 +55,7 @@ def work_of(end: Result | JobError, since_ms: int) -> Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class WorkRates:
     """Per second; 0: nothing ended in the last minute."""
 
     rows: float = 0.0
@@ -87,18 +87,18 @@ class Pace:
         while self._moments[1][0] <= now_s - WINDOW_S:
             self._moments.popleft()
 
-    def rates(self, now_s: float) -> Rates:
+    def rates(self, now_s: float) -> WorkRates:
         """Over the last minute, or since the run began."""
         if not self._moments:
-            return Rates()
+            return WorkRates()
         began_s, before = self._at(now_s - WINDOW_S)
         seconds = now_s - began_s
         if seconds > WINDOW_S + 2 * APART_S:  # no row ended between that moment and the window
             seconds = WINDOW_S
         done = self.total - before
         if seconds <= 0:
-            return Rates()
-        return Rates(done.rows / seconds, done.prompt_tokens / seconds, done.output_tokens / seconds)
+            return WorkRates()
+        return WorkRates(done.rows / seconds, done.prompt_tokens / seconds, done.output_tokens / seconds)
 
     def left_s(self, rows: int, lines: int, now_s: float) -> float | None:
         """The time that so many rows will take, of a run of so many lines; None: nobody knows.

@@ -82,7 +82,7 @@ class BatchRun:
         """Raises Unavailable if the server stops answering, InvalidRequest if a queue's model is replaced and
         its answers may not stand beside the others; a later run continues from there.
         """
-        await self._look_at_clock()
+        await self._read_server_time()
         try:
             async with self._group:
                 async for queue, rows in self._chunks():
@@ -94,7 +94,7 @@ class BatchRun:
         await self._cleanup.clear()
         return self.tally.summary(self.clock.seconds, self.clock.earlier)
 
-    async def _look_at_clock(self) -> None:
+    async def _read_server_time(self) -> None:
         """Reads the server's clock if there may be jobs that ended before this run began."""
         if self._journal.under_way:
             with contextlib.suppress(MillstreamError):  # the submit reports it, or outlasts it

@@ -7,7 +7,7 @@ import time
 
 from millstream.batch.files.journal import Journal, WriteFailed
 from millstream.batch.files.spent import Spent
-from millstream.batch.run.pace import NO_WORK, Rates, Work
+from millstream.batch.run.pace import NO_WORK, Work, WorkRates
 from millstream.batch.run.tally import Tally
 
 NOTED_S = 30.0  # between two notes of what was spent: a killed run loses no more
@@ -63,7 +63,7 @@ class RunClock:
         return self.earlier + self._tally.spent(self.elapsed_s)
 
     @property
-    def rates(self) -> Rates:
+    def rates(self) -> WorkRates:
         return self._tally.pace.rates(time.monotonic())
 
     def left_s(self, rows: int, lines: int) -> float | None:

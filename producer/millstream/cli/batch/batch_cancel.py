@@ -106,8 +106,8 @@ async def _cancel(stack: Stack, journal: Journal) -> Cancelled:
 
 def _counts(done: Cancelled) -> str:
     unknown = f", {done.unknown:,} not known to this server" if done.unknown else ""
+    soon = "its worker ends it soon" if done.running == 1 else "their workers end them soon"
     return (
         f"{done.cancelled:,} cancelled, {done.ended:,} had ended before, "
-        f"{done.running:,} still running (their workers end them soon)"
-        f"{unknown}"
+        f"{done.running:,} still running ({soon}){unknown}"
     )

@@ -96,7 +96,7 @@ class Shown:
         return [*shown, *self._costs()]
 
     def eta(self) -> str:
-        """Of the lines that are work: those of earlier runs, and refused ones, took no time."""
+        """The estimated time left: lines of earlier runs, and refused ones, took none."""
         left = self.most - self.run.tally.done
         if not left:
             return span(0)

@@ -4,14 +4,18 @@ empties.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
 from millstream.client.async_client import AsyncClient
 from millstream.client.jobs import wait_jobs
 from millstream.client.session.ended_job import EndedJob, result_without_choices
 from millstream.client.session.queue_status import QueueStatus, queue_status
-from millstream.errors import JobError
+from millstream.errors import JobError, ProtocolError
 from millstream.wire.messages.job_messages import State, Usage
+from millstream.wire.messages.record import log_entry, merged_choices
+
+LOG_ENTRIES = 16  # of one job in one read: as many seconds of a worker
 
 
 class QueueClient(AsyncClient):
@@ -42,6 +46,26 @@ class QueueClient(AsyncClient):
         """Returns the usage of an ended job. Raises NotFound, ProtocolError."""
         result = result_without_choices(await self._jobs.record(job_id))
         return result.usage if result is not None else Usage()
+
+    async def new_tokens(self, cursors: Mapping[str, str | None]) -> dict[str, tuple[str, int]]:
+        """Counts the output tokens in the jobs' logs behind these cursors, a part of a long log at once.
+        Returns the next cursor and the number for each job that has any; damaged logs are left out.
+        """
+        keys = await self._jobs.keys_of(cursors)
+        session = self._jobs.session
+        with session.reach():
+            async with session.redis.pipeline(transaction=False) as pipeline:
+                for job_id, cursor in cursors.items():
+                    first = "-" if cursor is None else f"({cursor}"
+                    pipeline.xrange(keys[job_id].tokens(job_id), first, "+", LOG_ENTRIES)
+                replies = await pipeline.execute(raise_on_error=False)
+        found = {}
+        for job_id, rows in zip(cursors, replies, strict=True):
+            with contextlib.suppress(ProtocolError):
+                if not isinstance(rows, Exception) and (log := [log_entry(*row) for row in rows]):
+                    tokens = sum(len(choice.token_ids) for choice in merged_choices(log))
+                    found[job_id] = log[-1].cursor, tokens
+        return found
 
 
 class QueueClients(dict[str, QueueClient]):

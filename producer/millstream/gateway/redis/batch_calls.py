@@ -74,9 +74,14 @@ def _taken(reply: Any) -> TakeReply:
     return TakeReply(outcome, int(reply[1]) if len(reply) > 1 else 0)
 
 
-def renew_batch(keys: TenantKeys, batch_id: str, *, holder: str, lease_ms: int) -> ScriptCall[HoldReply]:
-    """Renew the lease; with `lease_ms` 0, give it back."""
-    return ScriptCall(gateway_script("renew_batch"), (keys.batch(batch_id),), (holder, lease_ms), _held)
+def renew_batch(
+    keys: TenantKeys, batch_id: str, *, holder: str, lease_ms: int, live_tokens: int = 0
+) -> ScriptCall[HoldReply]:
+    """Renew the lease; with `lease_ms` 0, give it back. `live_tokens`: output of rows that are not counted
+    yet.
+    """
+    args = (holder, lease_ms, live_tokens)
+    return ScriptCall(gateway_script("renew_batch"), (keys.batch(batch_id),), args, _held)
 
 
 def _held(reply: Any) -> HoldReply:

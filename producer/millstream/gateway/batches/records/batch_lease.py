@@ -46,6 +46,7 @@ class BatchLease:
 
     def __init__(self, redis: GatewayRedis, batch: OpenBatch, holder: str, lease_s: float) -> None:
         self.holder = holder
+        self.live_tokens = 0  # of rows under way, told with each renewal
         self._redis = redis
         self._id = batch.id
         self._keys = TenantKeys(batch.tenant)
@@ -74,7 +75,13 @@ class BatchLease:
         while True:
             await asyncio.sleep(self._pause_s)
             try:
-                call = renew_batch(self._keys, self._id, holder=self.holder, lease_ms=self._lease_ms)
+                call = renew_batch(
+                    self._keys,
+                    self._id,
+                    holder=self.holder,
+                    lease_ms=self._lease_ms,
+                    live_tokens=self.live_tokens,
+                )
                 reply = await self._redis.run(call)
             except Unavailable as error:
                 log.warning("the lease of %s was not renewed: %s", self._id, error)

@@ -75,6 +75,7 @@ class BatchRecord:
     output_file_id: str | None = None
     error_file_id: str | None = None
     ends_as: BatchStatus = BatchStatus.COMPLETED  # when it is finalized
+    live_tokens: int = 0  # output of rows under way, as the gateway that carries it out saw it last
 
     @classmethod
     def of(cls, tenant: str, id: str, fields: Mapping[str, str]) -> Self:
@@ -100,6 +101,7 @@ class BatchRecord:
                 output_file_id=fields.get("output_file_id"),
                 error_file_id=fields.get("error_file_id"),
                 ends_as=BatchStatus(fields.get("ends_as", BatchStatus.COMPLETED)),
+                live_tokens=_live_tokens(fields),
             )
         except (KeyError, ValueError, TypeError) as error:
             raise ProtocolError(f"the record of {id} is damaged: {error!s:.100}") from None
@@ -162,13 +164,20 @@ class BatchRecord:
     def _usage(self) -> dict[str, Any]:
         """Thoughts are counted in the output; no worker counts them separately."""
         counts = self.counts
+        output_tokens = counts.output_tokens + (0 if self.status.has_ended else self.live_tokens)
         return {
             "input_tokens": counts.prompt_tokens,
             "input_tokens_details": {"cached_tokens": counts.cached_tokens, "cache_write_tokens": 0},
-            "output_tokens": counts.output_tokens,
+            "output_tokens": output_tokens,
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": counts.prompt_tokens + counts.output_tokens,
+            "total_tokens": counts.prompt_tokens + output_tokens,
         }
+
+
+def _live_tokens(fields: Mapping[str, str]) -> int:
+    """Those that its present holder has told; another one begins anew."""
+    teller, _, tokens = fields.get("live", "").partition(" ")
+    return int(tokens) if teller and teller == fields.get("holder") else 0
 
 
 def _stored(fields: Mapping[str, str], name: str, kind: type[T]) -> T | None:

@@ -24,9 +24,12 @@ from millstream.wire.keys import Lane
 
 @dataclass(frozen=True, slots=True)
 class EncodedLine(BatchRow):
-    """A valid line, whose request can be sent. `queue`: until it is found, the model."""
+    """A valid line, whose request can be sent. `queue`: until it is found, the model. `logprobs`: it asks for
+    them, so that its job's log is long.
+    """
 
     request: EncodedRequest
+    logprobs: bool = False
 
 
 class LineReader:
@@ -86,7 +89,8 @@ def read_line(data: bytes, number: int, endpoint: str, tenant: str) -> EncodedLi
     except LineFault as fault:
         return _of(custom_id, fault)
     made = ApiEndpoint(endpoint)
-    return EncodedLine(number, custom_id, made, model, row.digest, request, size=len(data))
+    logprobs = row.request.sampling.logprobs
+    return EncodedLine(number, custom_id, made, model, row.digest, request, logprobs, size=len(data))
 
 
 def _of(custom_id: str | None, fault: LineFault) -> LineFault:

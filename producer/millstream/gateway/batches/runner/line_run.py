@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from typing import NoReturn
 
 from millstream.batch.files.input_lines import InputLine
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.run.window import Window
 from millstream.client.session.ended_job import EndedJob
+from millstream.client.session.run_while import run_while
 from millstream.client.submit.submission import Outcome, Submitted
 from millstream.errors import (
     AccessDenied,
     Conflict,
+    MillstreamError,
     NotFound,
     QueueFull,
     QueueMismatch,
@@ -24,6 +28,7 @@ from millstream.gateway.batches.records.batch_lease import BatchInterrupted, Bat
 from millstream.gateway.batches.records.batch_record import BatchRecord
 from millstream.gateway.batches.runner.finished_rows import faulty_row, refused_row, row_of
 from millstream.gateway.batches.runner.line_reader import EncodedLine, LineReader
+from millstream.gateway.batches.runner.live_tokens import LiveTokens
 from millstream.gateway.batches.runner.part_writer import PartWriter
 from millstream.gateway.cpu_executor import CpuExecutor
 from millstream.gateway.queues.queue_clients import QueueClient, QueueClients
@@ -34,6 +39,7 @@ WINDOW_BYTES = 16 * 1024**2  # of input lines under way
 CHUNK_ROWS = 256  # sent in one round trip, waited for together
 MAX_ROUNDS = 5  # submissions of a job that the server keeps losing
 ROOM_S = 60.0  # one wait for room in the queue, repeated without limit
+COUNT_TOKENS_S = 3.0  # between two looks at the rows under way
 AGAIN_S = 2.0  # until rows are sent again that nobody takes now
 _AT_ONCE = 8  # lines, until other tasks of the gateway have their turn
 
@@ -55,6 +61,7 @@ class LineRun:
         self._batch, self._lease, self._clients = batch, lease, clients
         self._reader, self._parts, self._executor = reader, parts, executor
         self._window = Window(WINDOW_JOBS, WINDOW_BYTES)
+        self._live = LiveTokens()
         self.answered = 0  # rows
         self._progress_s = time.monotonic()
 
@@ -65,7 +72,18 @@ class LineRun:
 
     async def run(self, lines: AsyncIterator[InputLine]) -> None:
         """All rows are committed at its end. Raises LeaseLost, BatchInterrupted, MillstreamError."""
-        await self._parts.written_beside(self._answer(lines))
+        try:
+            await self._parts.written_beside(run_while(self._count_tokens(), self._answer(lines)))
+        finally:
+            self._lease.live_tokens = 0
+
+    async def _count_tokens(self) -> NoReturn:
+        """For those who look at the batch: the lease writes the number when it is renewed."""
+        while True:
+            await asyncio.sleep(COUNT_TOKENS_S)
+            with contextlib.suppress(MillstreamError):  # again soon
+                await self._live.look()
+            self._lease.live_tokens = self._live.total + self._parts.held_tokens
 
     async def _answer(self, lines: AsyncIterator[InputLine]) -> None:
         try:
@@ -92,6 +110,7 @@ class LineRun:
     async def _complete(self, client: QueueClient, rows: list[EncodedLine]) -> None:
         for attempt in range(1, MAX_ROUNDS + 1):
             jobs = await self._submit(client, rows)
+            self._live.begin(client, (job_id for job_id, row in jobs.items() if not row.logprobs))
             rows = []
             async with aclosing(client.ended(list(jobs))) as ended:
                 async for job_id, end in ended:
@@ -101,7 +120,9 @@ class LineRun:
                         continue
                     if isinstance(end, EndedJob) and end.record.state is State.EXPIRED:
                         raise BatchInterrupted  # its deadline was the batch's
-                    await self._parts.add(await row_of(row, job_id, end, self._executor), client, job_id)
+                    finished = await row_of(row, job_id, end, self._executor)
+                    self._live.end(job_id)
+                    await self._parts.add(finished, client, job_id)
                     self._window.leave(row.size)
                     self.answered += 1
                     self._progress_s = time.monotonic()

@@ -75,13 +75,19 @@ class PartWriter:
         self._restored: dict[BatchPart, _Held] = defaultdict(_Held)
         self._batch = batch
         self._lease, self._store, self._metrics = lease, store, metrics
-        self._held = _Held()
+        self._held = self._writing = _Held()
         self._began_s = time.monotonic()
         self._one_at_a_time = asyncio.Lock()
 
     @property
     def has_lost(self) -> bool:
         return bool(self._lost)
+
+    @property
+    def held_tokens(self) -> int:
+        """Output tokens of rows that have ended and are not committed yet."""
+        held = {id(one): one for one in (self._held, self._writing, *self._restored.values())}
+        return sum(one.usage["output_tokens"] for one in held.values())
 
     async def add(self, row: FinishedRow, client: AsyncClient | None = None, job_id: str = "") -> None:
         """`client` and `job_id`: the job that is not needed any more. Raises LeaseLost, MillstreamError."""
@@ -118,11 +124,13 @@ class PartWriter:
     async def flush(self) -> None:
         """Raises LeaseLost, MillstreamError."""
         async with self._one_at_a_time:
-            held, self._held = self._held, _Held()
+            held = self._writing = self._held
+            self._held = _Held()
             if not held.results:
                 return
             parts = [await self._put(kind, held) for kind in RowKind if held.data[kind]]
             await self._commit(held.counts(), parts)
+            self._writing = self._held
             self._metrics.count_rows(held.results)
             await self._forget(held)
 

@@ -17,4 +17,8 @@ end
 local counts = {completed = completed, failed = failed, prompt_tokens = prompt, cached_tokens = cached,
   output_tokens = output}
 for field, count in pairs(counts) do redis.call('HINCRBY', batch, field, count) end
+local teller, live = string.match(redis.call('HGET', batch, 'live') or '', '^(%S+) (%d+)$')
+if teller == holder then  -- these tokens are counted now
+  redis.call('HSET', batch, 'live', string.format('%s %d', holder, math.max(0, live - output)))
+end
 return 'ok'
