@@ -12,7 +12,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.servers.servers import Server
-from support.wire.desk import TTL_MS, WINDOW, Desk
+from support.wire.desk import ROOM, TTL_MS, WINDOW, Desk
 from support.wire.fair_order import FairOrder
 from support.wire.windows import send
 
@@ -22,6 +22,7 @@ from millstream.wire.messages.job_messages import State
 from millstream.wire.messages.script_replies import CancelOutcome, EndOutcome, SubmitOutcome
 
 KEYS = QueueKeys("docs").shard(0)
+QUANTUM = 16_384  # tokens of others before a newcomer's first job
 PARKED, TENANTS = KEYS.parked(Lane.BATCH), KEYS.tenants(Lane.BATCH)
 
 
@@ -167,7 +168,24 @@ async def test_a_read_takes_no_more_out_of_the_parked_than_it_asks_for(desk: Des
     assert len(await desk.parked()) == 4
     assert len(await desk.take(100, max_bytes=1500)) == 2
     assert len(await desk.parked()) == 2  # the bytes were enough
-    assert len(await desk.promote()) == 2
+    assert len(await desk.promote()) == 1  # one wakes a worker, which takes the others
+
+
+@pytest.mark.parametrize("cost", [1, 20, 170, 1000, 8000])
+async def test_a_newcomer_is_behind_a_quantum_of_tokens(desk: Desk, cost: int) -> None:
+    """Whatever a worker has taken before, and however often upkeep has looked."""
+    for number in range(240):
+        await desk.submit(f"0-large-{number}", tenant="large", cost=cost, **ROOM)
+        if number == 120:
+            assert len(await desk.take(80)) == 80
+            await desk.promote()
+    await desk.submit("0-small", tenant="small", cost=cost, **ROOM)
+    await desk.promote()
+    before = 0
+    while "0-small" not in [entry.job_id for entry in await desk.take(1)]:
+        before += 1
+    assert before * cost <= QUANTUM
+    assert before <= WINDOW + 1
 
 
 async def test_what_was_cancelled_is_not_counted_as_served(desk: Desk) -> None:

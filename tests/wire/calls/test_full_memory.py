@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from redis.exceptions import OutOfMemoryError
-from support.wire.desk import TTL_MS, Desk
+from support.wire.desk import TTL_MS, WINDOW, Desk
 
 from millstream.wire import calls
 from millstream.wire.calls import Claim, ScriptCall
@@ -147,11 +147,11 @@ async def test_what_moves_into_its_lane_passes(desk: Desk) -> None:
     await desk.run(desk.retrying(retried))
     await desk.fill_window()
     await desk.park("0-parked")
-    await desk.take(1)
+    await desk.take(WINDOW)
     await fill(desk)
     assert await desk.promote() == ("0-parked", "0-retried")
     await desk.redis.config_set("maxmemory", "0")
-    await desk.park("0-more")
+    await desk.park("0-more", cost=4096)  # of which a lane holds one
     await fill(desk)
     assert [entry.job_id for entry in await desk.take()][-3:] == ["0-parked", "0-retried", "0-more"]
 

@@ -91,7 +91,7 @@ class QueueStatus:
     fullest_bytes: int | None  # the same, of the shard that holds most
     max_bytes: int  # of a shard, by this client's options: more is refused
     workers: tuple[WorkerStatus, ...] | None  # the living ones, by name
-    tenants: Mapping[str, int] | None  # jobs that wait beyond a lane's first 128, by tenant
+    tenants: Mapping[str, int] | None  # jobs that wait beyond a lane's window, by tenant
     unread: Mapping[str, str]
     loading: tuple[WorkerStatus, ...] | None = ()  # workers that load their model and have not served yet
 

@@ -10,17 +10,15 @@ from millstream.wire.calls.scripts import ScriptCall, positive, script
 from millstream.wire.keys import GROUP, LANES, ShardKeys, is_job_id
 from millstream.wire.messages.script_replies import EndOutcome, LaneEntry, PendingEntry
 
-_MOST_BYTES = 16 * 1024 * 1024  # of parked jobs that one promote moves into a lane
-
 
 def promote(keys: ShardKeys, *, limit: int) -> ScriptCall[tuple[str, ...]]:
-    """Move due retries back to their lanes, and parked jobs while there is room; returns their job ids.
+    """Move due retries back to their lanes, and a parked job into one that has none; returns their job ids.
     `limit` bounds the retries of one call. Passes at maxmemory.
     """
     return ScriptCall(
         script("promote"),
         (keys.delayed, keys.job(""), *keys.parked_lanes()),
-        (positive("limit", limit), _MOST_BYTES, *LANES),
+        (positive("limit", limit), *LANES),
         _job_ids,
     )
 

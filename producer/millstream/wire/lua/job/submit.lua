@@ -26,9 +26,11 @@ if not deadline_ms:find('^%d*$') then return redis.error_reply('ERR deadline ms 
 if entries >= tonumber(max_entries) then return {'full', '', entries, held, 'entries'} end
 if held + #payload > tonumber(max_bytes) then return {'full', '', entries, held, 'bytes'} end
 
+cost = math.floor(math.min(math.max(1, tonumber(cost)), 1e9))
+
 -- Park the job among those of other tenants, see refill. Returns its place, or the error of a full server.
 local function park()
-  local cost, name = math.floor(math.min(math.max(1, tonumber(cost)), 1e9)), '=' .. tenant
+  local name = '=' .. tenant
   local first, at, last, arrivals = redis.call('ZCARD', parked) == 0, nil, nil, nil
   if not first then at, last, arrivals = unpack(redis.call('HMGET', tenants, '@at', name, '@n')) end
   local start, arrival = math.max(leading(at), leading(last)), leading(arrivals) + 1
@@ -40,7 +42,7 @@ local function park()
   return place
 end
 
-local parks = has_window(lane, parked)
+local parks = has_window(lane, parked, cost)
 local written
 if parks then
   written = park()

@@ -1,6 +1,8 @@
 -- include: lane
--- A lane holds a window of undelivered entries. Further jobs are parked beside it: see refill.
+-- A lane holds a window of undelivered entries, which are served in their order: so many, or of so many tokens, as a
+-- newcomer waits behind them. Further jobs are parked beside it: see refill.
 local WINDOW = 128
+local WINDOW_TOKENS = 4096
 
 local function undelivered(lane)
   local count = redis.call('XLEN', lane)
@@ -19,8 +21,9 @@ local function undelivered(lane)
   return count
 end
 
--- Whether a job submitted now is parked.
-local function has_window(lane, parked)
+-- Whether a job of this cost is parked, if it is submitted now: jobs before it are taken to cost as much.
+local function has_window(lane, parked, cost)
   if redis.call('ZCARD', parked) > 0 then return true end
-  return redis.call('XLEN', lane) >= WINDOW and undelivered(lane) >= WINDOW
+  local window = math.max(1, math.min(WINDOW, math.floor(WINDOW_TOKENS / cost)))
+  return redis.call('XLEN', lane) >= window and undelivered(lane) >= window
 end

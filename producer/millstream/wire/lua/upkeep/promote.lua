@@ -1,19 +1,20 @@
--- Move jobs into their lanes: parked ones until each lane has its window, and those whose retry is due.
+-- Move jobs into their lanes: a parked one if a lane has none, so that waiting workers wake up and take the others; and
+-- those whose retry is due.
 --
 -- KEYS  delayed, the prefix of job keys (their ids come out of the sets; one hash tag holds them all), then the
 --       keys lane, parked, tenants of each lane
--- ARGV  limit of retries, max bytes of parked jobs for each lane, lane names in the order of their keys
+-- ARGV  limit of retries, lane names in the order of their keys
 -- Returns the ids moved
 -- include: clock, job, refill, damage
 local delayed, jobs = unpack(KEYS, 1, 2)
-local limit, most_bytes = unpack(ARGV, 1, 2)
+local limit = ARGV[1]
 local lanes, moved, now = {}, {}, now_ms()
 redis.call('ZREM', delayed, '')  -- changes nothing: it is not refused at maxmemory, and no write after it is
-for i = 3, #ARGV do
-  local k = 3 * (i - 2)
+for i = 2, #ARGV do
+  local k = 3 * (i - 1)
   local l = {lane = KEYS[k], parked = KEYS[k + 1], tenants = KEYS[k + 2], jobs = jobs}
   lanes[ARGV[i]] = l
-  local refilled, refused = refill(l, WINDOW, tonumber(most_bytes))
+  local refilled, refused = refill(l, 1, 1)
   if refused then return refused end
   for _, id in ipairs(refilled) do moved[#moved + 1] = id end
   forget_tenants(l)
