@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_series
+from prometheus_client.parser import text_string_to_metric_families as text_series
 
 from millstream.gateway.gateway_metrics import GatewayMetrics
 from millstream.wire.keys import LANES
+from millstream.wire.metrics_page import encoded
 from millstream.wire.state.heartbeat import Heartbeat
 from millstream.wire.state.queue_counts import LaneNumbers, QueueNumbers
 from millstream.wire.state.queue_series import QueueSeries, QueueSnapshot
@@ -134,6 +137,18 @@ def test_a_wrong_name_is_found() -> None:
     assert [name for name, fault in wrong.items() if fault not in found[name]] == []
     assert "its help is one sentence" in found["millstream_jobs_seen"]
     assert "unknown label job_id" in found["millstream_jobs_seen"]
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_the_parsers_of_both_formats_read_all_series(owner: str) -> None:
+    disable_created_metrics()
+    registry = CollectorRegistry()
+    OWNERS[owner](registry)
+    samples = {sample.name for family in registry.collect() for sample in family.samples}
+    for accept, parse in (("text/plain", text_series), ("application/openmetrics-text", open_series)):
+        page, content_type = encoded(registry, accept)
+        assert content_type.startswith(accept)
+        assert {sample.name for family in parse(page.decode()) for sample in family.samples} == samples
 
 
 def table(owner: str) -> str:

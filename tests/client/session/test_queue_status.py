@@ -8,6 +8,7 @@ from support.wire.desk import Desk
 from support.workers.hand_worker import HandWorker, hand_worker, replace_model
 
 from millstream import AsyncClient, Client, ClientOptions, ModelIdentity, NotReady
+from millstream.errors import ProtocolError
 from millstream.wire import calls
 from millstream.wire.keys import QueueKeys
 from millstream.wire.state.heartbeat import Heartbeat, beat
@@ -31,6 +32,12 @@ async def test_a_queue_that_nobody_has_used(client: AsyncClient) -> None:
     assert (status.queue, status.shards, status.waiting, status.workers) == ("default", 0, 0, ())
     assert [(lane.waiting, lane.running, lane.oldest_s) for lane in status.lanes] == [(0, 0, None)] * 2
     assert status.unread == {}
+
+
+async def test_a_damaged_count_is_named(client: AsyncClient, worker: HandWorker) -> None:
+    await worker.redis.set(SHARD.held_bytes, "many")
+    with pytest.raises(ProtocolError, match=r"\{ms:default:0\}:bytes is damaged: b'many'"):
+        await client.queue_info()
 
 
 async def test_the_model_that_a_queue_has_now(client: AsyncClient, server: Server) -> None:

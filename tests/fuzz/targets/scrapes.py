@@ -19,7 +19,8 @@ _WAIT_S = 30.0
 _PATHS = (b"/metrics", b"/healthz", b"/readyz", b"/", b"/metrics?name[]=x", b"/%ff", b"/\xff", b"//", b"*")
 _HEADERS = (
     b"Host: x", b"Accept: text/plain", b"Content-Length: 5", b"Content-Length: x", b"Accept-Encoding: gzip",
-    b"X: \xff",
+    b"X: \xff", b"Accept: application/openmetrics-text;version=1.0.0",
+    b"Accept: application/openmetrics-text;version=x",
 )  # fmt: skip
 
 

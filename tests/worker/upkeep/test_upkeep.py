@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
-from support.servers.servers import BOTH
+from redis.exceptions import ConnectionError, ResponseError
+from support.servers.servers import BOTH, free_port
 from support.wire.desk import WINDOW, Desk
 from support.workers.work import SHARD
 
+from millstream.errors import ProtocolError
 from millstream.wire import calls
 from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.messages.job_messages import State
@@ -97,6 +98,37 @@ async def test_the_figures_of_one_look_are_shown_together(redis_client: Redis) -
     assert shown() == (1, 1)
 
 
+async def test_figures_that_cannot_be_read_are_not_shown(redis_client: Redis) -> None:
+    """Neither in an outage nor where a key is damaged: those of before would be taken for those of now."""
+    registry = CollectorRegistry()
+    desk = await Desk(redis_client, SHARD).open()
+    metrics = Metrics(registry)
+    figures = QueueFigures(redis_client, [SHARD], ServerClock(), metrics)
+
+    def shown() -> tuple[float | None, float | None]:
+        labels = {"queue": "default"}
+        queued = registry.get_sample_value("millstream_jobs_queued", labels | {"lane": "batch"})
+        return registry.get_sample_value("millstream_queue_up", labels), queued
+
+    assert shown() == (0, None)
+    await desk.submit("0-a")
+    await figures.measure()
+    assert shown() == (1, 1)
+    _, kept = SHARD.cache
+    await redis_client.set(kept, "many")
+    with pytest.raises(ProtocolError, match="is damaged: b'many' is no count"):  # upkeep says so, and goes on
+        await figures.measure()
+    assert shown() == (0, None)
+    await redis_client.set(kept, 7)
+    await figures.measure()
+    assert shown() == (1, 1)
+    async with Redis(port=free_port()) as nowhere:
+        away = QueueFigures(nowhere, [SHARD], ServerClock(), metrics)
+        with pytest.raises(ConnectionError):
+            await away.measure()
+    assert shown() == (0, None)
+
+
 @BOTH
 async def test_the_oldest_job_is_told_by_its_own_time(redis_client: Redis) -> None:
     """A damaged one hides no other's age, or its worker would count nothing for as long as it waits."""
@@ -120,8 +152,11 @@ async def test_the_oldest_job_is_told_by_its_own_time(redis_client: Redis) -> No
     assert await since_ms() == int(strange.partition(b"-")[0])
     await redis_client.xdel(lane, strange)
     await redis_client.set(desk.keys.job("0-damaged"), "no hash")
-    entry = await redis_client.xadd(lane, {"id": "0-damaged", "v": "1", "b": b""})
-    assert await since_ms() == int(entry.partition(b"-")[0])
+    await redis_client.hset(desk.keys.job("0-strange"), "submitted_ms", "long ago")
+    for job_id in ("0-damaged", "0-strange"):
+        entry = await redis_client.xadd(lane, {"id": job_id, "v": "1", "b": b""})
+        assert await since_ms() == int(entry.partition(b"-")[0])
+        await redis_client.xdel(lane, entry)
     desk = await Desk(redis_client, SHARD).open()
     await desk.fill_window()
     await desk.park()

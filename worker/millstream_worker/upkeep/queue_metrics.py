@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from redis.exceptions import RedisError
-
 from millstream.wire.keys import LANES, Lane, ShardKeys
-from millstream.wire.messages.record import number
 from millstream.wire.state.heartbeat import models_of, read_all_workers
 from millstream.wire.state.lane_head import waiting_since_ms
-from millstream.wire.state.queue_counts import read_lanes
+from millstream.wire.state.queue_counts import count_at, read_lanes
 from millstream.wire.state.queue_series import QueueSnapshot
 from millstream.wire.timing import ServerClock
 from millstream_worker.observe.metrics import Metrics
@@ -35,7 +32,7 @@ class QueueFigures:
         """Reads everything, then shows it; shows that it cannot be read, if so."""
         try:
             snapshot = await self._read()
-        except (RedisError, OSError):
+        except Exception:
             self._metrics.show_queue(None)
             raise
         self._metrics.show_queue(snapshot)
@@ -46,10 +43,10 @@ class QueueFigures:
             self._oldest[shard] = {
                 lane: await waiting_since_ms(self._redis, shard, lane) or 0 for lane in LANES
             }
-        kept = [await self._redis.get(shard.cache[1]) for shard in self._shards]
+        kept = [count_at(key, await self._redis.get(key)) for _, key in (one.cache for one in self._shards)]
         workers, loading = await read_all_workers(self._redis, *self._shards)
         now_ms = self._clock.now_ms()
-        self._metrics.cache_bytes.set(sum(number(count) or 0 for count in kept))
+        self._metrics.cache_bytes.set(sum(filter(None, kept)))
         return QueueSnapshot(
             lanes=counts,
             oldest_s={lane: self._oldest_s(lane, now_ms) for lane in LANES},

@@ -56,7 +56,7 @@ def queue(
 
 
 def _exporter(queue: str, address: str) -> Callable[[AsyncClient], Awaitable[None]]:
-    from millstream.cli.commands.queue_exporter import export_queue  # needs the extra `gateway`
+    from millstream.cli.commands.queue_exporter import export_queue  # prometheus_client is not for all
 
     return partial(export_queue, queue=queue, address=address)
 

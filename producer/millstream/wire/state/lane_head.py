@@ -29,7 +29,15 @@ async def waiting_since_ms(redis: Any, shard: ShardKeys, lane: str) -> int | Non
         rows = await pipeline.execute(raise_on_error=False) if ids else []
     if trouble := next((row for row in rows if isinstance(row, Exception) and not is_damage(row)), None):
         raise trouble
-    times = [ms for row in rows if not isinstance(row, Exception) and (ms := number(row[0])) is not None]
+    times = [ms for row in rows if not isinstance(row, Exception) and (ms := _time(row[0])) is not None]
     if unread is not None and not times:  # a foreign entry: it names no job, or one whose hash is damaged
         times.append(int(unread[0].partition(b"-")[0]))
     return min(times, default=None)
+
+
+def _time(stored: bytes | None) -> int | None:
+    """Returns the time, or None where the hash is damaged: nobody can read when its job came."""
+    try:
+        return number(stored)
+    except ValueError:
+        return None

@@ -9,7 +9,9 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, ResponseError
 
+from millstream.errors import ProtocolError
 from millstream.wire.keys import GROUP, LANES, RELEASED, Lane, ShardKeys
+from millstream.wire.messages.record import number
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,9 @@ def _lane(shards: Sequence[tuple[Any, Any, Any]]) -> LaneNumbers:
 
 
 async def read_numbers(redis: Any, *shards: ShardKeys, tenants: bool = True) -> QueueNumbers:
-    """Reads the counts of a queue in one round trip; those of its `tenants` only if they are asked for."""
+    """Reads the counts of a queue in one round trip; those of its `tenants` only if they are asked for.
+    Raises ProtocolError if what is stored is no count.
+    """
     lanes = LANES if tenants else ()
     async with redis.pipeline(transaction=False) as pipeline:
         for keys in shards:
@@ -72,7 +76,7 @@ async def read_numbers(redis: Any, *shards: ShardKeys, tenants: bool = True) -> 
         replies = await pipeline.execute(raise_on_error=False)
     width = 3 + len(lanes)
     replies = [_seen(b"0" if reply is None else reply) for reply in replies]  # no counter yet
-    held = [size if size is None else int(size) for size in replies[1::width]]
+    held = [count_at(keys.held_bytes, size) for size, keys in zip(replies[1::width], shards, strict=True)]
     return QueueNumbers(
         delayed=_sum(replies[::width]),
         held_bytes=_sum(held),
@@ -95,6 +99,14 @@ async def first_unread(redis: Any, lane_key: str) -> tuple[bytes, dict[bytes, by
     last = next((row["last-delivered-id"] for row in groups if row["name"] == GROUP.encode()), b"0-0")
     unread = await redis.xrange(lane_key, b"(" + last, "+", count=1)
     return unread[0] if unread else None
+
+
+def count_at(key: str, stored: bytes | None) -> int | None:
+    """Returns the count that a key holds. Raises ProtocolError if it holds none."""
+    try:
+        return number(stored)
+    except ValueError as error:
+        raise ProtocolError(f"the key {key} is damaged: {stored!r:.100} is no count") from error
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:

@@ -19,7 +19,7 @@ from millstream.wire.keys import LANES, Lane
 from millstream.wire.state.heartbeat import DRAINING, LOADING, SERVING, STARTING
 from millstream.wire.state.queue_counts import LaneNumbers, QueueNumbers
 
-FRESH_S = 15.0  # older figures are not shown: whoever measured them has stopped
+FRESH_S = 10.0  # older figures are not shown: a worker, which measures every 5 s, waits for its server
 MOST_TENANTS = 20  # with series of their own, those with the most jobs
 MOST_NAMES = 10  # the same of states, versions and reasons, which other programs' heartbeats may invent
 OTHERS = "(others)"
