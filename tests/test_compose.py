@@ -54,11 +54,17 @@ def here(words: list[str], replaced: Mapping[str, str]) -> list[str]:
     return words
 
 
-def until_healthy(service: str, replaced: Mapping[str, str], process: subprocess.Popen[bytes]) -> None:
+def is_healthy(service: str, replaced: Mapping[str, str], *, logged_in: bool = True) -> bool:
     kind, *check = SERVICES[service]["healthcheck"]["test"]
     assert kind == "CMD"
+    own = environment_of(service, replaced) if logged_in else {}
+    done = subprocess.run(here(check, replaced), env=os.environ | own, capture_output=True, timeout=20)
+    return done.returncode == 0
+
+
+def until_healthy(service: str, replaced: Mapping[str, str], process: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + 90
-    while subprocess.run(here(check, replaced), capture_output=True, timeout=20).returncode:
+    while not is_healthy(service, replaced):
         assert process.poll() is None, f"{service} ended with {process.returncode}"
         assert time.monotonic() < until, f"{service} does not become healthy"
         time.sleep(0.1)
@@ -80,7 +86,7 @@ def running(
 
 
 def environment_of(service: str, replaced: Mapping[str, str]) -> dict[str, str]:
-    given = SERVICES[service]["environment"]
+    given = SERVICES[service].get("environment", {})
     return dict(zip(given, here(list(given.values()), replaced), strict=True))
 
 
@@ -151,10 +157,11 @@ def test_the_stack_works(stack: dict[str, dict[str, Any]], tmp_path: Path) -> No
         with contextlib.closing(redis.Redis(port=int(port), **login)) as client:
             assert client.config_get("appendonly")["appendonly"] == "yes"
             assert client.config_get("maxmemory-policy")["maxmemory-policy"] == "noeviction"
-        with contextlib.closing(redis.Redis(port=int(port))) as client:
-            if secured:
+        if secured:
+            with contextlib.closing(redis.Redis(port=int(port))) as client:
                 with pytest.raises(redis.AuthenticationError):
                     client.ping()
+            assert not is_healthy("redis", replaced, logged_in=False)
         worker = here(entrypoint("worker-cpu"), {"millstream-worker": str(BIN / "millstream-worker")})
         environment = environment_of("worker-cpu", replaced) | {"MILLSTREAM_KV_MEMORY": "4MiB"}
         with running("worker-cpu", worker, environment) as process:

@@ -94,7 +94,7 @@ def test_the_rule_finds_what_it_forbids() -> None:
 
 def test_client_imports_nothing_heavy() -> None:
     """`pip install millstream` alone brings no torch: the client must not even look for it."""
-    heavy = "{'torch', 'transformers', 'numpy', 'typer', 'rich'}"
+    heavy = "{'torch', 'transformers', 'numpy', 'typer', 'rich', 'structlog'}"
     code = f"import sys, millstream; print(sorted({heavy} & set(sys.modules)))"
     command = [sys.executable, "-c", code]
     answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)

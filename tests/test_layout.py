@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGES = (ROOT / "producer" / "millstream", ROOT / "worker" / "millstream_worker")
 MIRRORED = {  # folders of tests, and of what they test
-    **{name: PACKAGES[0] / name for name in ("batch", "cli", "client", "gateway", "openai", "wire")},
+    **{name: PACKAGES[0] / name for name in ("batch", "cli", "client", "gateway", "logs", "openai", "wire")},
     "engine": PACKAGES[1] / "engine",
     "worker": PACKAGES[1],
 }

@@ -112,10 +112,23 @@ async def assert_jobs_go_through(url: str, folder: Path) -> None:
             assert "".join([event.text async for event in client.stream(job.id)]) == counted(2, 5)
 
 
-async def test_a_server_that_nobody_vouches_for_is_refused(strict_url: str) -> None:
-    async with AsyncClient(strict_url) as client:
-        with pytest.raises(Unavailable, match=r"(?i)certificate"):
+@pytest.mark.parametrize("trusted", ["nobody", "another", "another name"])
+async def test_a_certificate_that_is_refused_has_a_remedy(
+    strict_url: str, authority: Authority, stranger: Certificate, trusted: str
+) -> None:
+    other = stranger.certificate.with_name("authority.pem")
+    url, remedy = {
+        "nobody": (strict_url, "give ssl_ca_certs"),
+        "another": (f"{strict_url}?ssl_ca_certs={other}", f"another authority than that of {other}"),
+        "another name": (
+            trusting(strict_url.replace("127.0.0.1", "127.1"), authority),
+            "by a name that stands in its certificate",
+        ),
+    }[trusted]
+    async with AsyncClient(url) as client:
+        with pytest.raises(Unavailable, match="certificate verify failed") as refused:
             await client.submit("over the wire")
+    assert remedy in str(refused.value)
 
 
 async def test_a_client_without_a_certificate_is_refused(strict_url: str, authority: Authority) -> None:

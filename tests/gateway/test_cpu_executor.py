@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Iterator
 
 import pytest
+import structlog
 from prometheus_client import CollectorRegistry
 
 from millstream.batch.rows.faults import LineFault
@@ -69,15 +69,17 @@ async def test_what_is_long_is_read_in_a_process(executor: CpuExecutor) -> None:
 
 @pytest.mark.parametrize("data", [SHORT, LONG], ids=["short", "long"])
 async def test_what_reading_raises_is_told_once_a_kind_and_counted(
-    data: bytes, executor: CpuExecutor, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+    data: bytes, executor: CpuExecutor, registry: CollectorRegistry
 ) -> None:
-    for _ in range(2):
-        with pytest.raises(UnexpectedError, match=r"^raised Panic, "):
-            await executor.run("", len(data), panics, data)
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(2):
+            with pytest.raises(UnexpectedError, match=r"^raised Panic, "):
+                await executor.run("", len(data), panics, data)
     assert registry.get_sample_value(METRIC) == 2
-    [record] = [one for one in caplog.records if one.levelno == logging.ERROR]
-    assert "in panics" in record.getMessage()
-    assert SECRET not in record.getMessage()
+    [line] = lines
+    assert line["log_level"] == "error"
+    assert "in panics" in line["trace"]
+    assert SECRET not in str(line)
 
 
 async def test_a_body_that_ends_its_process_is_refused_alone(executor: CpuExecutor) -> None:

@@ -162,7 +162,7 @@ WRONG: dict[Any, list[tuple[dict[str, Any], str, str]]] = {
         ({"prompt": ["a", "b"]}, "prompt", "one prompt a request"),
         ({"prompt": [[1], [2]]}, "prompt", "one prompt a request"),
         ({"prompt": [1, True]}, "prompt", "token ids"),
-        ({"prompt": [1, -1]}, "prompt.1", "at least 0"),
+        ({"prompt": [1, -1]}, "prompt[1]", "at least 0"),
         ({"temperature": "hot"}, "temperature", "must be a number"),
         ({"stop": 5}, "stop", "a string or a list of strings"),
         ({"stop_token_ids": "x"}, "stop_token_ids", "a list of token ids"),
@@ -207,7 +207,7 @@ WRONG: dict[Any, list[tuple[dict[str, Any], str, str]]] = {
         ),
         (
             {"messages": [*HELLO, {"role": "a", "tool_calls": [DEEP_CALL]}]},
-            "messages[1].tool_calls.0.function.arguments",
+            "messages[1].tool_calls[0].function.arguments",
             "nested more than 64 deep",
         ),
         ({"messages": [{"role": "a", "content": "x" * (2**22 + 1)}]}, "messages[0].content", "shorten it"),

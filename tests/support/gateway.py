@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from millstream.gateway.gateway_settings import GatewaySettings
 from millstream.gateway.server import serve
 from support.commands import environment
 
+LISTENS = r'"gateway listens".*"http://(.*?):(\d+)"'
 HELLO = [{"role": "user", "content": "hello"}]
 
 
 class Gateway:
     """`python -m millstream gateway`, on any free port; its store of files is its own unless one is given.
     `keyless`: with `--open`; `module`: what runs it, and what comes before; `changes`: of its environment.
+    `lines`: of its log.
     """
 
     def __init__(
@@ -49,15 +52,17 @@ class Gateway:
             start_new_session=True,
         )
         assert self.process.stderr is not None
-        said, found = "", None
+        self.lines: list[str] = []
+        found = None
         while found is None:
-            line = self.process.stderr.readline()
-            said += line
-            found = re.search(r"listens on http://(.*):(\d+)", line)
-            if not line:
-                self.close()
-                raise AssertionError(said)
+            self.lines.append(self.process.stderr.readline())
+            found = re.search(LISTENS, self.lines[-1])
+            if not self.lines[-1]:
+                self.process.wait(timeout=15)
+                raise AssertionError("".join(self.lines))
         self.host, self.port = found[1], int(found[2])
+        self._reader = threading.Thread(target=lambda: self.lines.extend(self.process.stderr or ()))
+        self._reader.start()
 
     @property
     def url(self) -> str:
@@ -90,6 +95,7 @@ class Gateway:
     def close(self) -> None:
         self.process.kill()
         self.process.wait(timeout=15)
+        self._reader.join(timeout=15)
         assert self.process.stderr is not None
         self.process.stderr.close()
         self._folder.cleanup()

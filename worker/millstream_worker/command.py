@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from millstream.logs import log_setup
 from millstream_worker import settings, threads
-from millstream_worker.observe import logs
 from millstream_worker.observe.watchdog import end_process
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def run(arguments: Sequence[str], *, replace_model: bool = False) -> int:
     if chosen is None:
         return 2
     _return_large_blocks()
-    logs.configure(chosen.log_format, chosen.log_level)
+    log_setup.configure(chosen.log_format, chosen.log_level)
     for line in settings.mistyped(os.environ):
         _log.warning(line)
     _leave_torch_out()

@@ -9,9 +9,11 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 import psutil
 from ops.bench import children
@@ -108,7 +110,9 @@ def _port(gateway: subprocess.Popen[str]) -> int:
     said = ""
     for line in gateway.stderr:
         said += line
-        if found := re.search(r"listens on http://.*:(\d+)", line):
+        if found := re.search(r'"gateway listens".*http://.*?:(\d+)', line):
+            # Each request is a line: a pipe that nobody reads would stop the gateway.
+            Thread(target=deque, args=(gateway.stderr, 0), daemon=True).start()
             return int(found[1])
     raise RuntimeError(f"the gateway ended: {said}")
 

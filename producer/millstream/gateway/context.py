@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Never
@@ -23,8 +22,9 @@ from millstream.gateway.gateway_settings import GatewaySettings
 from millstream.gateway.queues.queue_clients import QueueClient, QueueClients
 from millstream.gateway.queues.queue_directory import QueueDirectory
 from millstream.gateway.redis.gateway_redis import NAME, GatewayRedis
+from millstream.logs.failure_log import FailuresOf
+from millstream.logs.log_setup import withheld
 
-log = logging.getLogger(__name__)
 AGAIN_S = 5.0
 
 
@@ -71,7 +71,7 @@ class GatewayContext:
         """Runs what goes on beside requests, for ever."""
         async with asyncio.TaskGroup() as group:
             for one in (self.idempotency, self.directory, self.orphans):
-                group.create_task(_lasting(one.run))
+                group.create_task(_lasting(type(one).__name__, one.run))
 
     async def aclose(self) -> None:
         self.executor.close()
@@ -79,11 +79,12 @@ class GatewayContext:
         await self.redis.aclose()
 
 
-async def _lasting(run: Callable[[], Awaitable[None]]) -> Never:
+async def _lasting(name: str, run: Callable[[], Awaitable[None]]) -> Never:
     """Runs it again after whatever it raises: nothing that a record holds ends a gateway."""
+    failures = FailuresOf("background task failed; it is started again")
     while True:
         try:
             await run()
-        except Exception:
-            log.exception("a background task of the gateway failed, starting it again in %.0f s", AGAIN_S)
+        except Exception as error:  # noqa: BLE001 — it is in the log
+            failures.failed(name, task=name, again_s=AGAIN_S, exc_info=withheld(error))
         await asyncio.sleep(AGAIN_S)

@@ -8,7 +8,6 @@ counted; the text of the exception is never shown: it may quote the input.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import threading
@@ -21,13 +20,15 @@ from multiprocessing import get_context, parent_process
 from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
+import structlog
+
 from millstream.batch.rows.faults import trace_of
 from millstream.errors import ENDS
 from millstream.gateway.gateway_metrics import GatewayMetrics
 
 T = TypeVar("T")
 P = ParamSpec("P")
-log = logging.getLogger(__name__)
+_log = structlog.get_logger(__name__)
 SHORT_BYTES = 64 * 1024  # worked on in the loop: a MiB takes up to 0.6 s
 PROCESSES = 2
 
@@ -80,7 +81,7 @@ class CpuExecutor:
         place = trace.rpartition("  File ")[2]
         if place not in self._known:
             self._known.add(place)
-            log.error("a request or an answer cannot be read; it fails: %s", trace)
+            _log.error("request or answer cannot be read; it fails", trace=trace)
 
     def close(self) -> None:
         """Begins nothing more; running work is waited for when the gateway's process ends."""

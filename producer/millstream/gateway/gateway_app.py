@@ -146,7 +146,9 @@ def _for_caller(gateway: GatewayContext, handler: Handler) -> Endpoint:
     """Authenticates the caller first."""
 
     async def identified(request: Request) -> Response:
-        return await handler(request, await gateway.authenticator.identify(request))
+        caller = await gateway.authenticator.identify(request)
+        RequestContext.of(request.scope).line.tenant = caller.tenant or None
+        return await handler(request, caller)
 
     return identified
 
@@ -166,4 +168,4 @@ async def _absent(request: Request) -> Response:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    return error_answer(error)
+    return error_answer(error, RequestContext.of(request.scope))

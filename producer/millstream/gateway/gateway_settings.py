@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -61,6 +61,10 @@ class GatewaySettings(BaseModel):
     """Most lines of a batch's input."""
     batch_lease_s: float = 30.0
     """How long a batch waits for its gateway, if that has died, until another goes on."""
+    log_format: Literal["auto", "json", "console"] = "auto"
+    """Format of the log: json, console, or auto, which is console on a terminal and json elsewhere."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest level that is logged: debug, info, warning or error; requests are at info."""
     embedded: bool = False
     """Run a server and a worker of its own, too; on loopback also as with --open."""
 

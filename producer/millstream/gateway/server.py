@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
 
+import structlog
 import uvicorn
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
+from millstream import __version__
 from millstream.client.session.run_while import run_while
 from millstream.errors import InvalidRequest, MillstreamError
 from millstream.gateway.auth.api_keys import ApiKeyStore
 from millstream.gateway.batches.runner.batch_runner import BatchRunner
 from millstream.gateway.context import GatewayContext
-from millstream.gateway.files.store.store_marker import StoreMismatch
+from millstream.gateway.files.store.store_marker import TOLD
 from millstream.gateway.gateway_app import application
 from millstream.gateway.gateway_metrics import GatewayMetrics
 from millstream.gateway.gateway_settings import GatewaySettings
 from millstream.gateway.http.bounded_connection import BoundedConnection
 
-log = logging.getLogger(__name__)
+_log = structlog.get_logger(__name__)
 KEEP_ALIVE_S = 75  # longer than clients and proxies keep a connection that they may use again
 _OWN_FILES = 256  # file descriptors for everything but requests
 _BACKLOG = 2048
@@ -42,12 +43,15 @@ class GatewayServer(uvicorn.Server):
         self._runner = runner
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        grace_s = self.config.timeout_graceful_shutdown
+        _log.info("gateway draining", requests=len(self.server_state.tasks), grace_s=grace_s)
         await asyncio.gather(self._runner.stop(), super().shutdown(sockets))
+        _log.info("gateway ended")
 
 
-async def serve(settings: GatewaySettings, say: Callable[[str], None]) -> None:
-    """Serves until SIGTERM or SIGINT; requests under way get the grace period. Raises InvalidRequest without
-    any key that callers could have, CannotListen, Unavailable.
+async def serve(settings: GatewaySettings, listening: Callable[[str], None] = lambda _: None) -> None:
+    """Serves until SIGTERM or SIGINT; requests under way get the grace period. `listening` takes the URL.
+    Raises InvalidRequest without any key that callers could have, CannotListen, Unavailable.
     """
     registry = CollectorRegistry()
     disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -70,7 +74,9 @@ async def serve(settings: GatewaySettings, say: Callable[[str], None]) -> None:
             timeout_graceful_shutdown=max(1, round(settings.grace_s)),
         )
         with _listener(settings) as listener, _ended_by_signals():
-            say(f"the gateway listens on http://{_shown(listener)}, for {', '.join(settings.queues)}")
+            url = f"http://{_shown(listener)}"
+            _log.info("gateway listens", url=url, queues=settings.queues, version=__version__)
+            listening(url)
             runner = BatchRunner(gateway)
             serving = run_while(runner.run(), GatewayServer(config, runner).serve([listener]))
             await run_while(gateway.metrics.loop_gaps.watch(), run_while(gateway.run(), serving))
@@ -92,11 +98,15 @@ async def _check_door(settings: GatewaySettings, gateway: GatewayContext) -> Non
 
 
 async def _check_store(gateway: GatewayContext) -> None:
-    """Warns if the store cannot be used: only files and batches are refused then, each after a new check."""
+    """Has it in the log if the store cannot be used: only files and batches are refused then, each after a
+    new check.
+    """
     try:
         await gateway.marker.confirm()
-    except (StoreMismatch, MillstreamError) as error:
-        log.warning("files cannot be used now: %s", error)
+    except TOLD:
+        pass
+    except MillstreamError as error:
+        _log.warning("files cannot be used now", error=str(error))
 
 
 def _most_requests(wanted: int) -> int:

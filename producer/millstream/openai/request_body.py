@@ -6,6 +6,7 @@ names are reported back, to be counted in a warning.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -211,7 +212,8 @@ def _completion_input(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _named(error: ValidationError, given: Mapping[str, Any]) -> InvalidRequest:
     wrong = invalid_request(error)
-    name, dot, rest = wrong.field.partition(".")
+    name = re.split(r"[.\[]", wrong.field, maxsplit=1)[0]
+    rest = wrong.field.removeprefix(name)
     if name == "max_tokens" and name not in given:
         name = "max_completion_tokens"
     if name == "top_logprobs" and name not in given:
@@ -220,4 +222,4 @@ def _named(error: ValidationError, given: Mapping[str, Any]) -> InvalidRequest:
         name = "prompt"
     if name == "response_format":
         name = format_field(given)
-    return InvalidRequest(f"{name}{dot}{rest}", wrong.value, wrong.problem)
+    return InvalidRequest(f"{name}{rest}", wrong.value, wrong.problem)

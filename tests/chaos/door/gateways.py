@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,32 +25,13 @@ if TYPE_CHECKING:
 LEASE_S = 1.0
 
 
-class LoggedGateway(Gateway):
-    """Its log is read, so that it is never kept from writing."""
-
-    def __init__(self, url: str, *arguments: object, **how: Any) -> None:
-        super().__init__(url, *arguments, **how)
-        self.lines: list[str] = []
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        self.lines += self.process.stderr
-
-    def close(self) -> None:
-        self.process.kill()
-        self._reader.join(timeout=15)
-        super().close()
-
-
 class Gateways:
     """Each has a port of its own, also after its replacement."""
 
     def __init__(self, arena: Arena, count: int) -> None:
         self._arena = arena
         self._ports = [free_port() for _ in range(count)]
-        self._running: list[LoggedGateway] = []
+        self._running: list[Gateway] = []
         self._door = Door(self._ports, arena.ledger.note)
         self._loads = [kind(arena, self._door) for kind in (BatchLoad, UploadLoad, AnswerLoad)]
 
@@ -112,11 +92,11 @@ class Gateways:
             lines = "".join(self._running[place].lines[-20:])
             self._arena.ledger.note(f"a gateway ended with {status} after SIGTERM: {lines}")
 
-    async def _start(self, port: int) -> LoggedGateway:
+    async def _start(self, port: int) -> Gateway:
         arguments = ("--queue", self._arena.queue, "--port", port, "--grace-s", 1)
         files = ("--files-url", self._arena.files, "--batch-lease-s", LEASE_S)
         how: dict[str, Any] = {}
         if (mutant := self._arena.mutant) is not None and mutant.gateways:
             path = os.pathsep.join([str(BESIDE), *filter(None, [os.environ.get("PYTHONPATH")])])
             how = {"module": ("chaos.mutants", mutant.name, GATEWAY), "PYTHONPATH": path}
-        return await asyncio.to_thread(LoggedGateway, self._arena.url, *arguments, *files, **how)
+        return await asyncio.to_thread(Gateway, self._arena.url, *arguments, *files, **how)

@@ -163,6 +163,20 @@ def test_every_end_has_its_exit_code(worker: Responder) -> None:
     assert invoke("result", late, "--wait").exit_code == 7
 
 
+def test_many_jobs_are_cancelled_and_an_unknown_one_told(worker: Responder) -> None:
+    worker.gate.clear()
+    invoke("submit", "held up", "--id", "first")
+    for name in ("one", "two"):
+        invoke("submit", "hello", "--id", name)
+    done = invoke("cancel", "one", "nobody", "two", "nothing")
+    assert (done.exit_code, done.stdout) == (4, "one: cancelled\ntwo: cancelled\n")
+    assert [name in done.stderr for name in ("nobody: no such job", "nothing: no such job")] == [True, True]
+    again = invoke("cancel", "one", "nobody", "--json")
+    ended, unknown = map(json.loads, again.stdout.splitlines())
+    assert ended == {"id": "0-one", "outcome": "cancelled"}
+    assert (again.exit_code, unknown["error"]["exit_code"]) == (4, 4)
+
+
 @pytest.mark.usefixtures("worker")
 def test_errors_are_objects_for_programs() -> None:
     done = invoke("result", "0-nobody", "--json")

@@ -139,7 +139,7 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"messages": [chat_parts({"type": "text"})]}, "messages[0].content[0].text", "give a text"),
     ({"messages": [chat_parts({"type": "image_url"})]}, "messages[0].content[0].type", "only text parts"),
     ({"messages": [chat_parts()]}, "messages[0].content", "give a text"),
-    ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content", "must be a string"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "must be a string"),
     ({"prompt": "a", "id": "a b"}, "id", "A-Z"),
     ({"prompt": "a", "id": 7}, "id", "string"),
     ({"prompt": "a", "lane": "express"}, "lane", "interactive, batch"),

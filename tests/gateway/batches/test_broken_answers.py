@@ -4,16 +4,18 @@ an answer that breaks off. Neither is a traceback in the log.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 import redis.asyncio
+import structlog
 from support.batches import CHAT
 from support.gateway import gateway_within
 from support.servers.servers import Server
+from support.workers.counting_worker import until
 
 from millstream.gateway.batches.records.batch_record import BatchStatus
 from millstream.gateway.files.store.file_record import object_path
@@ -50,22 +52,37 @@ def put(folder: Path, path: str, data: bytes) -> None:
     (folder / path).write_bytes(data)
 
 
-def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [one.getMessage() for one in caplog.records if one.exc_info or 'File "' in one.getMessage()]
+@pytest.fixture
+def lines() -> Iterator[list[Any]]:
+    """Of the gateway's log."""
+    with structlog.testing.capture_logs() as captured:
+        yield captured
+
+
+def tracebacks(lines: list[Any]) -> list[Any]:
+    return [line for line in lines if "exc_info" in line]
+
+
+async def broken_off(lines: list[Any]) -> Any:
+    """The error in the line of the answer that broke off, which comes behind its end."""
+    await until(lambda: any("breaks_off" in line for line in lines))
+    [line] = [line for line in lines if "breaks_off" in line]
+    assert (line["log_level"], line["status"], line["breaks_off"]) == ("warning", 200, True)
+    return line["error"]
 
 
 @pytest.mark.parametrize("accept", ["*/*", "text/event-stream"])
 @pytest.mark.parametrize("path", [RESULTS, CONTENT])
 async def test_what_is_gone_is_not_found(
-    http: httpx2.AsyncClient, path: str, accept: str, caplog: pytest.LogCaptureFixture
+    http: httpx2.AsyncClient, path: str, accept: str, lines: list[Any]
 ) -> None:
     answer = await http.get(path, headers={"accept": accept})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
-    assert tracebacks(caplog) == []
+    assert tracebacks(lines) == []
 
 
 async def test_rows_whose_next_part_is_gone_break_off(
-    http: httpx2.AsyncClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    http: httpx2.AsyncClient, tmp_path: Path, lines: list[Any]
 ) -> None:
     put(tmp_path, f"batches/{BATCH}/a", ROW)
     async with http.stream("GET", RESULTS) as answer:
@@ -74,8 +91,8 @@ async def test_rows_whose_next_part_is_gone_break_off(
         assert await anext(chunks) == ROW
         with pytest.raises(httpx2.RemoteProtocolError):
             await anext(chunks)
-    assert tracebacks(caplog) == []
-    assert "its answer breaks off: MissingObject" in caplog.text
+    assert tracebacks(lines) == []
+    assert await broken_off(lines) == "not_found"
 
 
 async def failing(
@@ -89,7 +106,7 @@ async def failing(
 
 
 async def test_a_content_whose_store_goes_away_breaks_off(
-    http: httpx2.AsyncClient, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    http: httpx2.AsyncClient, tmp_path: Path, lines: list[Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     put(tmp_path, object_path("", FILE), bytes(BYTES))
@@ -98,5 +115,5 @@ async def test_a_content_whose_store_goes_away_breaks_off(
         assert answer.status_code == 200
         with pytest.raises(httpx2.RemoteProtocolError):
             await answer.aread()
-    assert tracebacks(caplog) == []
-    assert "its answer breaks off: StoreUnavailable" in caplog.text
+    assert tracebacks(lines) == []
+    assert await broken_off(lines) == "unavailable"

@@ -30,7 +30,7 @@ def embedded(folder: Path, **options: object) -> Iterator[tuple[subprocess.Popen
     with process(*arguments, MILLSTREAM_HOME=folder, MILLSTREAM_ENGINE_COMMAND=COMMAND) as running:
         assert running.stderr is not None
         said = ""
-        while not (found := re.search(r"listens on (http://\S+),", said)):
+        while not (found := re.search(r"gateway listens.*\"(http://[^\"]+)\"", said)):
             said += running.stderr.readline()
         yield running, openai.AsyncOpenAI(base_url=f"{found[1]}/v1", api_key="none", max_retries=0)
 

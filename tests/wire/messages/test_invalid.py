@@ -32,9 +32,9 @@ OF_REQUESTS = [
     ({"prompt": 5}, "prompt", "must be a string (got 5)"),
     ({"prompt": b"\xff"}, "prompt", "must be valid Unicode text; replace what is not (got b'\\xff')"),
     ({"messages": "Hi"}, "messages", "must be a list (got 'Hi')"),
-    ({"messages": [5]}, "messages.0", "must be a map (a JSON object) (got 5)"),
-    ({"messages": [{"role": "user"}]}, "messages.0.content", "is missing; add it (got None)"),
-    ({"token_ids": [1, -1]}, "token_ids.1", "must be at least 0 (got -1)"),
+    ({"messages": [5]}, "messages[0]", "must be a map (a JSON object) (got 5)"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content", "is missing; add it (got None)"),
+    ({"token_ids": [1, -1]}, "token_ids[1]", "must be at least 0 (got -1)"),
     ({"lane": "fast"}, "lane", "must be 'interactive' or 'batch' (got 'fast')"),
     ({"metadata": 5}, "metadata", "must be a map (a JSON object) (got 5)"),
     ({"stream": "maybe"}, "stream", "must be true or false (got 'maybe')"),
@@ -65,18 +65,18 @@ OF_REQUESTS = [
     ({"prompt": ""}, "prompt", "is empty; give some input (got '')"),
     ({"messages": []}, "messages", "is empty"),
     ({"token_ids": []}, "token_ids", "is empty"),
-    ({"token_ids": [2**31]}, "token_ids.0", ""),
+    ({"token_ids": [2**31]}, "token_ids[0]", ""),
     ({"prompt": "a" * (4 * 1024 * 1024 + 1)}, "prompt", ""),
     ({"prompt": "a\ud800"}, "prompt", ""),  # half of a character: no UTF-8 can say it
-    ({"messages": [{"role": "user", "content": "\udfff"}]}, "messages.0.content", ""),
-    ({"messages": [{"role": "", "content": "a"}]}, "messages.0.role", ""),
-    ({"messages": [{"role": "assistant"}]}, "messages.0.content", "is missing"),
-    ({"messages": [{"role": "a", "tool_calls": [{"id": ""}]}]}, "messages.0.tool_calls.0.function", "is m"),
+    ({"messages": [{"role": "user", "content": "\udfff"}]}, "messages[0].content", ""),
+    ({"messages": [{"role": "", "content": "a"}]}, "messages[0].role", ""),
+    ({"messages": [{"role": "assistant"}]}, "messages[0].content", "is missing"),
+    ({"messages": [{"role": "a", "tool_calls": [{"id": ""}]}]}, "messages[0].tool_calls[0].function", "is m"),
     ({"deadline_ms": 0}, "deadline_ms", ""),
     ({"deadline_ms": 2**60}, "deadline_ms", ""),
     ({"metadata": {"k": 1}}, "metadata.k", ""),
     ({"metadata": {"k": "x" * 513}}, "metadata.k", "at most 512 characters"),
-    ({"sampling": {"stop": ["x" * 257]}}, "sampling.stop.0", "at most 256 characters"),
+    ({"sampling": {"stop": ["x" * 257]}}, "sampling.stop[0]", "at most 256 characters"),
     ({"sampling": {"stop_token_ids": list(range(257))}}, "sampling.stop_token_ids", "at most 256 items"),
     ({"metadata": {str(i): "" for i in range(65)}}, "metadata", ""),
     ({"traceparent": "t" * 129}, "traceparent", ""),
@@ -143,11 +143,11 @@ OF_TOOLS: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": []}, "tools", "1 to 128 functions"),
     ({"tools": [GET] * 129}, "tools", "1 to 128 functions"),
     ({"tools": [GET, GET]}, "tools", "is the name of more than one function"),
-    ({"tools": [{"name": "a b"}]}, "tools.0.name", "pattern"),
-    ({"tools": [{"name": "a", "parameters": "{"}]}, "tools.0.parameters", "is no JSON"),
-    ({"tools": [{"name": "a", "parameters": "[]"}]}, "tools.0.parameters", "must be a JSON schema"),
-    ({"tools": [{"name": "a", "parameters": "true"}]}, "tools.0.parameters", '"type": "object"'),
-    ({"tools": [{"name": "a", "parameters": '{"type":"array"}'}]}, "tools.0.parameters", '"type": "object"'),
+    ({"tools": [{"name": "a b"}]}, "tools[0].name", "pattern"),
+    ({"tools": [{"name": "a", "parameters": "{"}]}, "tools[0].parameters", "is no JSON"),
+    ({"tools": [{"name": "a", "parameters": "[]"}]}, "tools[0].parameters", "must be a JSON schema"),
+    ({"tools": [{"name": "a", "parameters": "true"}]}, "tools[0].parameters", '"type": "object"'),
+    ({"tools": [{"name": "a", "parameters": '{"type":"array"}'}]}, "tools[0].parameters", '"type": "object"'),
     ({"tools": [GET | {"name": str(n), "description": "x" * 40_000} for n in range(7)]}, "tools", "at most"),
     ({"tools": [GET], "tool_choice": {"type": "function", "name": "put"}}, "tool_choice", "none of"),
     ({"tool_choice": {"type": "required"}}, "tool_choice", "needs tools"),
@@ -163,7 +163,7 @@ def calling(arguments: str) -> dict[str, Any]:
     return {"messages": [{"role": "a", "tool_calls": [call]}]}
 
 
-ARGUMENTS = "messages.0.tool_calls.0.function.arguments"
+ARGUMENTS = "messages[0].tool_calls[0].function.arguments"
 OF_TOOLS += [
     (calling(nested(65)), ARGUMENTS, "more than 64 deep; shorten them, or leave the call out"),
     (calling(f"[{'{},' * 2**16}1]"), ARGUMENTS, "have 65537 opening brackets, 65536 at most; shorten them"),
@@ -184,7 +184,7 @@ def test_field_value_and_remedy_are_named(fields: dict[str, Any], field: str, sa
     with pytest.raises(ValidationError) as caught:
         Request.model_validate(inputs | fields)
     wrong = invalid_request(caught.value)
-    assert wrong.field == field or (not says and wrong.field.startswith(f"{field}."))
+    assert wrong.field == field or (not says and wrong.field.startswith((f"{field}.", f"{field}[")))
     assert says in str(wrong)
     assert len(str(wrong)) < 500
 

@@ -69,7 +69,7 @@ def multiple(digits: int) -> dict[str, Any]:
     return {"version": 3, "prompt": "w1", "response_format": {"type": "json_schema", "text": text}}
 
 
-CALLS = "messages.1.tool_calls.0.function.arguments"
+CALLS = "messages[1].tool_calls[0].function.arguments"
 # What only other clients send, and what no client can know; the error's code and field.
 UNREADABLE: dict[str, tuple[dict[str, Any], str, str | None]] = {
     "arguments too deep for a template": (called(nested(600)), "bad_request", CALLS),

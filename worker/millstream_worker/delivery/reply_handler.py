@@ -8,6 +8,7 @@ repetitions.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from itertools import takewhile
 from typing import Any
@@ -142,7 +143,7 @@ def _field(path: str | None) -> str | None:
     """The part of the path that names our own fields: the rest may be a key of the sender's metadata, which
     is never logged.
     """
-    return path and ".".join(takewhile(_NAMES.__contains__, path.split(".")))
+    return path and ".".join(takewhile(_NAMES.__contains__, re.split(r"[.\[]", path)))
 
 
 def _payload(job: Job) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from millstream.errors import ProtocolError
+from millstream.logs.failure_log import FailureLog
 from millstream.wire import calls
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages.record import read_job
@@ -26,7 +27,6 @@ from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.jobs.table import JobTable
-from millstream_worker.observe.failure_log import FailureLog
 
 _log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S = 0.05

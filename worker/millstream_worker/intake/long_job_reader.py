@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from redis.exceptions import RedisError
 
+from millstream.logs.failure_log import FailureLog
 from millstream.wire import calls
 from millstream.wire.keys import LANES
 from millstream.wire.messages.job_messages import State
@@ -23,7 +24,6 @@ from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import ENTRY_LOST, Job, Phase
 from millstream_worker.jobs.table import JobTable
-from millstream_worker.observe.failure_log import FailureLog
 from millstream_worker.observe.watchdog import LoopWatch
 
 _AT_ONCE = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream_worker.observe.failure_log import FailureLog, server_failures
+from millstream.logs.failure_log import FailureLog, server_failures
 
 
 @dataclass(frozen=True, slots=True, eq=False)

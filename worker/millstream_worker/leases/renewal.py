@@ -12,6 +12,7 @@ from math import inf
 import structlog
 from redis.exceptions import RedisError
 
+from millstream.logs.failure_log import FailureLog
 from millstream.wire import calls
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages.job_messages import State
@@ -21,7 +22,6 @@ from millstream.wire.timing import jittered, within
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.job import Job, Phase
 from millstream_worker.jobs.table import JobTable
-from millstream_worker.observe.failure_log import FailureLog
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.watchdog import LoopWatch
 

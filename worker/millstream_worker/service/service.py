@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from redis.exceptions import RedisError
 
 from millstream.errors import InvalidRequest, ProtocolError, QueueMismatch
+from millstream.logs.failure_log import server_failures
 from millstream.wire import calls
 from millstream.wire.connection import Endpoint
 from millstream.wire.connection.access import refusal
@@ -23,7 +24,6 @@ from millstream.wire.state.queue_info import QueueInfo, open_queue
 from millstream.wire.timing import Backoff, ServerClock, within
 from millstream.wire.versions import TAKEN
 from millstream_worker.jobs.consumer import Consumer
-from millstream_worker.observe.failure_log import server_failures
 from millstream_worker.observe.health import Health, HealthServer
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.server_check import ServerUnfit, check_server

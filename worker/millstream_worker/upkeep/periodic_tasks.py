@@ -13,9 +13,9 @@ import structlog
 from redis.exceptions import RedisError
 
 from millstream.errors import ProtocolError, QueueMismatch
+from millstream.logs.failure_log import FailureLog, server_failures
 from millstream.wire.server_errors import is_outage
 from millstream.wire.timing import within
-from millstream_worker.observe.failure_log import FailureLog, server_failures
 from millstream_worker.observe.watchdog import LoopWatch
 
 _log = structlog.get_logger(__name__)

@@ -14,12 +14,12 @@ import structlog
 from redis.exceptions import RedisError
 
 from millstream.errors import ProtocolError
+from millstream.logs.failure_log import FailureLog
 from millstream.wire import calls
 from millstream.wire.keys import LANES, RELEASED, ShardKeys
 from millstream.wire.messages.script_replies import LaneEntry
 from millstream.wire.server_errors import is_damage, is_outage
 from millstream_worker.jobs.consumer import Consumer
-from millstream_worker.observe.failure_log import FailureLog
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.upkeep.foreign_versions import ForeignVersions
 

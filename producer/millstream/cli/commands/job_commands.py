@@ -15,12 +15,13 @@ from millstream.cli.display.job_status_view import print_status
 from millstream.cli.display.terminal import answers, print_json
 from millstream.cli.display.transcript import Follower, print_result
 from millstream.cli.embedded.stack import Stack
-from millstream.cli.shared.command_run import load_model, outlast_outages, reported, warn_if_unserved
+from millstream.cli.shared.command_run import load_model, outlast_outages, report, reported, warn_if_unserved
 from millstream.cli.shared.shared_options import (
     AsJson,
     DurabilityOf,
     DurabilityTimeout,
     JobId,
+    JobIds,
     Model,
     Queue,
     RedisUrl,
@@ -28,9 +29,10 @@ from millstream.cli.shared.shared_options import (
 )
 from millstream.client.async_client import AsyncClient
 from millstream.client.session.options import ClientOptions, check_wait
-from millstream.errors import NotReady
+from millstream.errors import NotFound, NotReady
 from millstream.wire.keys import Lane
 from millstream.wire.messages.job_messages import State
+from millstream.wire.messages.script_replies import CancelOutcome
 from millstream.wire.state.durability import Durability
 
 
@@ -157,20 +159,30 @@ def result(
 
 
 def cancel(
-    job_id: JobId, redis_url: RedisUrl = None, queue: Queue = "default", as_json: AsJson = False
+    job_ids: JobIds, redis_url: RedisUrl = None, queue: Queue = "default", as_json: AsJson = False
 ) -> None:
-    """Cancel a job: at once if it waits, soon if it runs; one that has ended stays as it is."""
-    place = JobPlace(redis_url, queue)
-    with reported(as_json, place.how_to_go_on):
+    """Cancel jobs: at once one that waits, soon one that runs; one that has ended stays as it is.
 
-        async def work(_: Stack, client: AsyncClient) -> None:
-            outcome = await client.cancel(job_id)
-            if as_json:
+    An id that is not known is reported and does not keep the others; it is the command's exit code.
+    """
+    place = JobPlace(redis_url, queue)
+    unknown: list[NotFound] = []
+
+    async def work(_: Stack, client: AsyncClient) -> None:
+        for job_id, outcome in (await client.cancel_many(job_ids)).items():
+            if outcome is CancelOutcome.NOT_FOUND:
+                unknown.append(NotFound(job_id))
+            elif as_json:
                 print_json({"id": await _full_id(client, job_id), "outcome": outcome})
             else:
                 answers.out(f"{job_id}: {_CANCELLED[outcome]}")
 
+    with reported(as_json, place.how_to_go_on):
         place.run(work, None, with_worker=False)
+        for error in unknown[:-1]:
+            report(error, as_json)
+        if unknown:
+            raise unknown[-1]
 
 
 def status(

@@ -34,15 +34,19 @@ def reported(as_json: bool, interrupted: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except MillstreamError as error:
-        code = exit_code(error)
-        if as_json:
-            print_json({"error": {"type": type(error).__name__, "message": str(error), "exit_code": code}})
-        else:
-            complain(str(error))
-        raise typer.Exit(code) from error
+        report(error, as_json)
+        raise typer.Exit(exit_code(error)) from error
     except KeyboardInterrupt:
         say(interrupted())
         raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+def report(error: MillstreamError, as_json: bool) -> None:
+    if as_json:
+        code = exit_code(error)
+        print_json({"error": {"type": type(error).__name__, "message": str(error), "exit_code": code}})
+    else:
+        complain(str(error))
 
 
 async def load_model(stack: Stack) -> None:

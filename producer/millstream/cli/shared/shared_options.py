@@ -48,6 +48,9 @@ DurabilityTimeout = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+JobIds = Annotated[
+    list[str], typer.Argument(metavar="ID…", help="The jobs: ids that `submit` printed, or your own.")
+]
 JobId = Annotated[
     str, typer.Argument(metavar="ID", help="The job: the id that `submit` printed, or your own.")
 ]

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import uuid4
 
-from millstream.errors import MillstreamError, NotReady
+from millstream.errors import MillstreamError, NotReady, Unavailable
 from millstream.gateway.auth.api_keys import ApiKey
 from millstream.gateway.http.client_disconnect import ClientDisconnected
 from millstream.gateway.redis.gateway_calls import (
@@ -32,9 +31,9 @@ from millstream.gateway.redis.gateway_calls import (
 )
 from millstream.gateway.redis.gateway_redis import GatewayRedis
 from millstream.gateway.redis.tenant_keys import TenantKeys
+from millstream.logs.failure_log import FailureLog
 from millstream.openai.api_error import NO_RETRY, ApiError, api_error
 
-log = logging.getLogger(__name__)
 WINDOW_S = 600.0
 LEASE_S = 3.0
 ALIVE_S = 1.0  # between two signs of life
@@ -95,6 +94,7 @@ class Idempotency:
         self._redis = redis
         self._replica = uuid4().hex[:16]
         self._open: Counter[str] = Counter()  # by tenant
+        self._unstored = FailureLog("ends of requests not stored: repetitions wait for a lease")
 
     async def begin(
         self, caller: ApiKey, path: str, body: bytes, queue: str, headers: Mapping[str, str], own_id: str
@@ -202,7 +202,8 @@ class Idempotency:
         try:
             return await self._redis.run(call)
         except MillstreamError as error:  # its entry counts as left when the lease is over
-            log.warning("the end of a request was not stored: %s", error)
+            if not isinstance(error, Unavailable):
+                self._unstored.failed(tenant=post.tenant, error=str(error))
             return False
 
     async def _withdraw(self, post: IdempotentRequest) -> None:

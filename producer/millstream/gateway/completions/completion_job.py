@@ -5,14 +5,15 @@ its answer was sent.
 from __future__ import annotations
 
 import asyncio
-import logging
 
-from millstream.errors import MillstreamError
+import structlog
+
+from millstream.errors import MillstreamError, Unavailable
 from millstream.gateway.auth.idempotency import IdempotentRequest
 from millstream.gateway.completions.completion_request import CompletionRequest
 from millstream.gateway.context import GatewayContext
 
-log = logging.getLogger(__name__)
+_log = structlog.get_logger(__name__)
 
 
 class CompletionJob:
@@ -58,7 +59,7 @@ class CompletionJob:
         try:
             await self._client.cancel(self.id)
         except MillstreamError as error:
-            log.warning("a job whose client has gone was not cancelled: %s", error)
+            self._tell("job whose client has gone not cancelled: it runs to its end", error)
 
     async def abandon(self) -> None:
         await self.cancel()
@@ -71,4 +72,10 @@ class CompletionJob:
         try:
             await self._client.forget(self.id, keep_cached=True)
         except MillstreamError as error:  # it expires in time
-            log.warning("an answered job was not deleted: %s", error)
+            self._tell("answered job not deleted: it expires in time", error)
+
+    def _tell(self, event: str, error: MillstreamError) -> None:
+        if isinstance(error, Unavailable):
+            self._gateway.redis.tell(error)
+        else:
+            _log.warning(event, job_id=self.id, queue=self._post.queue, error=str(error))

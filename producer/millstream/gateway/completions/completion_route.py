@@ -39,6 +39,7 @@ class CompletionRoute:
         http = HttpRequest(scope, receive)
         try:
             caller = await self.gateway.authenticator.identify(http)
+            context.line.tenant = caller.tenant or None
             raw = await body_of(http, self.gateway.settings.max_body_bytes)
             request, served = await self._read(raw, caller)
             own_id = own_id_of(request.request.kept_digest, served.shards)
@@ -51,9 +52,10 @@ class CompletionRoute:
             await self._answer(caller, request, post, kind(self.gateway, context, receive, send))
         except ClientDisconnected:
             return
-        except (ApiError, MillstreamError):
+        except (ApiError, MillstreamError) as error:
             if not context.status:
-                raise  # else the client already has the error
+                raise
+            context.line.note(error)  # the client already has it
 
     async def _read(self, raw: bytes, caller: ApiKey) -> tuple[CompletionRequest, ServedQueue]:
         directory, run = self.gateway.directory, self.gateway.executor.run
@@ -90,6 +92,7 @@ class CompletionRoute:
             async with self.gateway.idempotency.tracked(post, job):
                 await limits.charge(charge, responder.context.headers)
                 job_id = await job.submit(request)
+                responder.context.line.queue, responder.context.line.job_id = post.queue, job_id
                 await responder.respond(request, post.queue, job_id)
                 await limits.settle(charge)
         except (JobExpired, NotReady) as error:  # the deadline was the gateway's

@@ -5,32 +5,33 @@ under way. It converts any exception to an error of OpenAI's API.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-import traceback
 from dataclasses import dataclass, field
 from uuid import uuid4
 
+import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from millstream.errors import JobError, MillstreamError
+from millstream.errors import MillstreamError
 from millstream.gateway.gateway_metrics import CLIENT_GONE, GatewayMetrics
+from millstream.gateway.http.access_line import AccessLine, log_access
 from millstream.gateway.http.client_disconnect import ClientDisconnected
 from millstream.gateway.http.incoming_body import IncomingBody
-from millstream.openai.api_error import RETRY_S, ApiError, api_error, retry_after
+from millstream.logs.log_setup import withheld
+from millstream.openai.api_error import RETRY_S, ApiError, retry_after
 
-log = logging.getLogger(__name__)
+_log = structlog.get_logger(__name__)
 _KEY = "millstream.request"
 _LONGEST_CLIENT_ID = 512
 
 
 @dataclass(slots=True, eq=False)
 class RequestContext:
-    """`headers` are added to the response, whatever it is; `route` names it in the metrics. `status` 0: no
-    response has begun.
+    """`headers` are added to the response, whatever it is; `route` names it in the metrics and in the log,
+    whose line also has `line`. `status` 0: no response has begun.
     """
 
     request_id: str
@@ -38,6 +39,7 @@ class RequestContext:
     route: str = "other"
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
+    line: AccessLine = field(default_factory=AccessLine)
 
     @classmethod
     def of(cls, scope: Scope) -> RequestContext:
@@ -74,12 +76,24 @@ class GatewayMiddleware:
                 await _response(_stopped_error())(scope, receive, sending)
             raise
         except Exception as error:  # noqa: BLE001 — the last one to answer
-            _log(context, error)
+            _tell(context, error)
             if not context.status:
-                await error_answer(error)(scope, receive, sending)
+                await error_answer(error, context)(scope, receive, sending)
         finally:
-            self._metrics.answered(context.route, context.status, time.monotonic() - context.began_s)
+            self._answered(scope["method"], context)
         await sending.end()
+
+    def _answered(self, method: str, context: RequestContext) -> None:
+        seconds = time.monotonic() - context.began_s
+        self._metrics.answered(context.route, context.status, seconds)
+        log_access(
+            context.line,
+            method,
+            context.route,
+            context.status or CLIENT_GONE,
+            seconds=round(seconds, 4),
+            request_id=context.request_id,
+        )
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ApiError 503, and what the application raises."""
@@ -126,34 +140,26 @@ def _stopped_error() -> ApiError:
     return ApiError(503, message, "stopping", headers=retry_after(RETRY_S) | {"connection": "close"})
 
 
-def _log(context: RequestContext, error: Exception) -> None:
-    """Without the error's message, which may quote a request."""
+def _tell(context: RequestContext, error: Exception) -> None:
+    """Tells the log of what the answer cannot say, without the error's text, which may quote a request."""
     if context.status and isinstance(error.__cause__, ApiError | MillstreamError):  # as Starlette raises it
-        log.warning(
-            "request %s: its answer breaks off: %s", context.request_id, type(error.__cause__).__name__
-        )
+        context.line.note(error.__cause__, breaks_off=True)
     elif not isinstance(error, ApiError):
-        frames = "".join(traceback.format_tb(error.__traceback__))
-        log.error("request %s failed: %s\n%s", context.request_id, type(error).__name__, frames)
+        _log.error("request failed", request_id=context.request_id, exc_info=withheld(error))
 
 
-def error_answer(error: Exception) -> Response:
+def error_answer(error: Exception, context: RequestContext) -> Response:
     """Any exception as an answer."""
     match error:
-        case ApiError():
-            return _response(error)
+        case ApiError() | MillstreamError():
+            return _response(context.line.note(error))
         case ClientDisconnected():
             return Response(status_code=CLIENT_GONE)  # to nobody, and for the metrics
-        case MillstreamError():
-            told = api_error(error)
-            if told.status >= 500 and not isinstance(error, JobError):  # whose messages may quote a request
-                log.warning("%s: %s", type(error).__name__, error)
-            return _response(told)
         case HTTPException():
-            return _response(_of_routing(error))
+            return _response(context.line.note(_of_routing(error)))
         case _:
             message = "the gateway failed; its log has the reason"
-            return _response(ApiError(500, message, "internal_error"))
+            return _response(context.line.note(ApiError(500, message, "internal_error")))
 
 
 def _response(error: ApiError) -> Response:

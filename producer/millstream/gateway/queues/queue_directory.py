@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millstream.errors import MillstreamError, ProtocolError
+from millstream.errors import MillstreamError, ProtocolError, Unavailable
 from millstream.gateway.auth.api_keys import ApiKey
 from millstream.gateway.redis.gateway_redis import GatewayRedis
+from millstream.logs.failure_log import FailureLog, FailuresOf
 from millstream.openai.api_error import NO_RETRY, ApiError
 from millstream.wire.state.heartbeat import SERVING, Heartbeat, read_workers
 from millstream.wire.state.queue_info import QueueInfo, read_queue
@@ -19,7 +18,6 @@ from millstream.wire.timing import within
 
 FRESH_S = 1.0
 _STALE_S = 2 * FRESH_S  # the server did not answer: whoever asks now is told so
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +67,8 @@ class QueueDirectory:
         self._found: tuple[ServedQueue, ...] = ()
         self._found_s = float("-inf")  # of the monotonic clock
         self._own = own
+        self._unseen = FailureLog("queues cannot be looked at", "queues can be looked at again")
+        self._damaged = FailuresOf("settings of a queue are damaged; its requests are refused")
         self._loaded = asyncio.Event()
         if own is None:
             self._loaded.set()
@@ -89,8 +89,13 @@ class QueueDirectory:
     async def run(self) -> None:
         """Look again and again, for ever."""
         while True:
-            with contextlib.suppress(MillstreamError):  # again in a second
+            try:
                 await self._look_if_older(0.0)
+                self._unseen.worked()
+            except Unavailable:
+                pass  # the log has it; again in a second
+            except MillstreamError as error:
+                self._unseen.failed(error=str(error))
             await asyncio.sleep(FRESH_S)
 
     async def find(self, model: str, caller: ApiKey) -> ServedQueue:
@@ -123,8 +128,9 @@ class QueueDirectory:
         try:
             info = await read_queue(redis, queue) or QueueInfo()
         except ProtocolError as error:
-            _log.error("%s", error)
+            self._damaged.failed(queue, queue=queue, error=str(error))
             return ServedQueue(queue, readable=False)
+        self._damaged.worked(queue)
         keys = info.keys(queue)
         workers = await read_workers(redis, *(keys.shard(shard) for shard in range(info.shards)))
         kept = any(worker.keeps_results for worker in workers)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import ssl
 from typing import Any
 
 from redis.asyncio import BlockingConnectionPool
@@ -17,6 +18,7 @@ from millstream.wire.connection.greeting import speaks_plainly, speaks_tls
 from millstream.wire.connection.sentinels import Sentinels
 
 PLAIN, WITH_TLS = "redis:// (redis+…://)", "rediss:// (rediss+…://)"
+_OTHER_NAME = {62, 64}  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH, of OpenSSL
 
 
 class NoTLS(RedisError):
@@ -66,6 +68,9 @@ def reliable(kind: type[AbstractConnection]) -> type[AbstractConnection]:
                 if isinstance(self, SSLConnection) and await speaks_plainly(self.host, self.port):
                     raise NoTLS(f"{self._host_error()} does not speak TLS; use {PLAIN}") from error
                 raise
+            except ssl.SSLCertVerificationError as error:
+                remedy = _trust_remedy(error, getattr(self, "ca_certs", None))
+                raise ssl.SSLCertVerificationError(error.errno, f"{error.strerror}; {remedy}") from error
 
         async def connect_check_health(self, *args: Any, **options: Any) -> None:
             try:
@@ -144,6 +149,15 @@ async def _about_tls(connection: AbstractConnection, error: ConnectionError) -> 
     if isinstance(connection, Connection) and await speaks_tls(connection.host, connection.port):
         return f"{connection._host_error()} speaks TLS; use {WITH_TLS}"
     return None
+
+
+def _trust_remedy(error: ssl.SSLCertVerificationError, ca_certs: str | None) -> str:
+    """The hint for a server whose certificate this client refuses."""
+    if error.verify_code in _OTHER_NAME:
+        return "give the host by a name that stands in its certificate"
+    if ca_certs is None:
+        return "where its authority is your own, give ssl_ca_certs, the file of its certificate, in the URL"
+    return f"perhaps another authority than that of {ca_certs} has signed its certificate"
 
 
 def _tls_remedy(connection: SSLConnection) -> str:

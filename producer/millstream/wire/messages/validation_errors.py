@@ -73,15 +73,22 @@ def beyond(error: RecursionError | OverflowError) -> InvalidRequest:
 def invalid_request(error: ValidationError, whole: str = WHOLE) -> InvalidRequest:
     """Convert the first of the errors. `whole`: the field of an error about the whole model."""
     first = error.errors(include_url=False)[0]
-    path = [f"{part!s:.{_LONGEST_PART}}" for part in first["loc"] if part != _KEY]
+    path = "".join(map(_step, first["loc"])).removeprefix(".")
     problem, value = _problem(first), first["input"]
     if first["type"] == "missing":
         value = None  # pydantic shows the map in which the field is missing
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, WrongField):
-        path.append(cause.field)
+        path = f"{path}.{cause.field}".removeprefix(".")
         value = cause.value
-    return InvalidRequest(".".join(path) or whole, value, problem)
+    return InvalidRequest(path or whole, value, problem)
+
+
+def _step(part: int | str) -> str:
+    """One of a path such as `messages[0].content`."""
+    if isinstance(part, int):
+        return f"[{part}]"
+    return "" if part == _KEY else f".{part:.{_LONGEST_PART}}"
 
 
 def _problem(first: ErrorDetails) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import structlog
 from redis.exceptions import ResponseError
 
 from millstream.errors import ProtocolError
@@ -18,7 +18,7 @@ from millstream.gateway.redis.gateway_redis import GatewayRedis
 from millstream.gateway.redis.tenant_keys import BATCH_ID, TenantKeys
 from millstream.wire.calls.scripts import texts
 
-log = logging.getLogger(__name__)
+_log = structlog.get_logger(__name__)
 LEAST_LOOKED_AT = 100  # of a tenant's list, at once
 
 
@@ -116,7 +116,9 @@ class BatchCatalogue:
                 if row:
                     found.append(BatchRecord.of(tenant, id, texts(row)))
             except ProtocolError as error:
-                log.warning("%s", error)
+                _log.warning(
+                    "record of a batch is damaged; lists leave it out", batch_id=id, error=str(error)
+                )
         return found
 
     async def cancel(self, tenant: str, id: str) -> str | None:

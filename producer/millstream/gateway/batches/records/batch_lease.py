@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Sequence
 from typing import Never, Self
@@ -27,7 +26,6 @@ from millstream.gateway.redis.batch_calls import (
 from millstream.gateway.redis.gateway_redis import GatewayRedis
 from millstream.gateway.redis.tenant_keys import TenantKeys
 
-log = logging.getLogger(__name__)
 LONGEST_PAUSE_S = 1.0  # between two renewals: they also tell that the batch is to end
 KEPT_S = 30 * 86_400  # the record of a batch that has ended
 _GIVING_BACK_S = 2.0
@@ -71,7 +69,7 @@ class BatchLease:
         return self._ends_s - time.monotonic()
 
     async def renew(self) -> Never:
-        """Raises LeaseLost. While the server does not answer, it tries again."""
+        """Raises LeaseLost. While the server does not answer, which the log has, it tries again."""
         while True:
             await asyncio.sleep(self._pause_s)
             try:
@@ -83,8 +81,7 @@ class BatchLease:
                     live_tokens=self.live_tokens,
                 )
                 reply = await self._redis.run(call)
-            except Unavailable as error:
-                log.warning("the lease of %s was not renewed: %s", self._id, error)
+            except Unavailable:
                 continue
             if reply.status == LOST:
                 raise LeaseLost

@@ -21,6 +21,7 @@ from millstream.gateway.files.store.file_record import FileRecord
 from millstream.gateway.http.client_disconnect import ClientDisconnected
 from millstream.gateway.http.json_body import body_of, json_object
 from millstream.gateway.http.page import PageRequest, page_response, unknown_after
+from millstream.gateway.http.request_context import RequestContext
 from millstream.openai.api_error import NO_RETRY, ApiError
 from millstream.wire.keys import Lane, new_own_id
 
@@ -47,6 +48,7 @@ class BatchRoutes:
         async with idempotency.tracked(post):
             await idempotency.enter(post)
             batch = await self._create(caller, wanted, file, f"{PREFIX}{post.own_id}")
+            RequestContext.of(request.scope).line.batch_id = batch.id
             if await request.is_disconnected():
                 raise ClientDisconnected  # a repeated POST may join this one
             return JSONResponse(batch.to_api())
@@ -112,4 +114,5 @@ class BatchRoutes:
         if (found := await self.catalogue.find(caller.tenant, id)) is None:
             message = f"id: there is no batch {id[:100]!r}, or it has expired"
             raise ApiError(404, message, "not_found", "id", NO_RETRY)
+        RequestContext.of(request.scope).line.batch_id = found.id
         return found

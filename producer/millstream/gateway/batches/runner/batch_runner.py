@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from dataclasses import dataclass
 
-from millstream.errors import MillstreamError
+import structlog
+
+from millstream.errors import MillstreamError, Unavailable
 from millstream.gateway.batches.records.batch_catalogue import BatchCatalogue
 from millstream.gateway.batches.records.batch_lease import BatchLease, LeaseLost
 from millstream.gateway.batches.records.open_batches import OpenBatch
 from millstream.gateway.batches.runner.batch_execution import BatchExecution
 from millstream.gateway.batches.runner.part_sweep import PartSweep
 from millstream.gateway.context import GatewayContext
-from millstream.gateway.files.store.store_marker import StoreMismatch
+from millstream.gateway.files.store.object_store import StoreUnavailable
+from millstream.gateway.files.store.store_marker import TOLD
 from millstream.gateway.redis.batch_calls import TakeOutcome, TakeReply
+from millstream.logs.failure_log import FailureLog, FailuresOf
+from millstream.logs.log_setup import withheld
 from millstream.wire.timing import ServerClock, within
 
-log = logging.getLogger(__name__)
+_log = structlog.get_logger(__name__)
 LOOK_S = 0.5
 COUNT_S = 5.0  # between two counts of the open batches
 MOST_BATCHES = 16  # at once, of one gateway
@@ -61,6 +65,9 @@ class BatchRunner:
         self._running: dict[OpenBatch, _Run] = {}
         self._given_up: dict[OpenBatch, int] = {}  # how often each has given its place up, without an answer
         self._counted_s = 0.0
+        self._trouble = FailureLog("no batch can be carried out now", "batches are carried out again")
+        self._tenants = FailuresOf("batches of a tenant wait")
+        self._failing = FailuresOf("batch failed; it is tried again")
         self._stopping = asyncio.Event()
 
     async def stop(self) -> None:
@@ -81,10 +88,12 @@ class BatchRunner:
                 try:
                     await self._look(group)
                     pause_s = LOOK_S
-                except (MillstreamError, StoreMismatch) as error:
-                    log.warning("no batch can be carried out now: %s", error)
-                except Exception:  # whatever is in a record ends no gateway
-                    log.exception("no batch can be carried out now")
+                except TOLD:
+                    pass
+                except MillstreamError as error:
+                    self._trouble.failed(error=str(error))
+                except Exception as error:  # noqa: BLE001 — whatever is in a record ends no gateway
+                    self._trouble.failed(exc_info=withheld(error))
                 await within(self._stopping, pause_s)
             sweeping.cancel()
 
@@ -97,7 +106,9 @@ class BatchRunner:
             turns = [tenant for tenant in turns if await self._takes_turn(tenant, group, usable=usable)]
         await self._open.adopt()
         await self._count()
-        if not usable:
+        if usable:
+            self._trouble.worked()
+        else:
             await within(self._stopping, AGAIN_MS / 1000)
 
     async def _count(self) -> None:
@@ -108,17 +119,22 @@ class BatchRunner:
     async def _store_is_usable(self) -> bool:
         try:
             await self._gateway.marker.confirm()
-        except (MillstreamError, StoreMismatch) as error:
-            log.warning("batches wait for the store of files: %s", error)
+        except TOLD:
+            return False
+        except MillstreamError as error:
+            self._trouble.failed(error=str(error))
             return False
         return True
 
     async def _takes_turn(self, tenant: str, group: asyncio.TaskGroup, *, usable: bool) -> bool:
         """Returns what `_take_turn` does. A tenant whose list is damaged keeps no other waiting."""
         try:
-            return await self._take_turn(tenant, group, usable=usable)
+            taken = await self._take_turn(tenant, group, usable=usable)
+            self._tenants.worked(tenant)
+            return taken
         except MillstreamError as error:
-            log.warning("batches of tenant %r wait for %.0f s: %s", tenant, AGAIN_MS / 1000, error)
+            if not isinstance(error, TOLD):
+                self._tenants.failed(tenant, tenant=tenant, again_s=AGAIN_MS / 1000, error=str(error))
             await self._open.put_off(tenant, self._clock.now_ms() + AGAIN_MS)
             return False
 
@@ -136,7 +152,7 @@ class BatchRunner:
                         await self._open.end_turn(tenant, self._clock.now_ms())
                         return True
                 except MillstreamError as error:  # a damaged record keeps no other waiting
-                    log.warning("batch %s failed, retrying in %.0f s: %s", batch.id, AGAIN_MS / 1000, error)
+                    self._tell_failure(batch, error)
                     await self._open.schedule(batch, self._clock.now_ms() + AGAIN_MS)
         await self._open.end_turn(tenant, self._clock.now_ms())
         return False
@@ -198,22 +214,27 @@ class BatchRunner:
                 run.execution = BatchExecution(self._gateway, self._catalogue, record, run.lease)
                 await run.execution.run()
             await self._unschedule(batch)
+            self._failing.worked(batch.id)
         except LeaseLost:
-            log.warning("lease of batch %s was lost to another gateway", batch.id)
+            _log.warning("lease of a batch lost: another gateway goes on with it", batch_id=batch.id)
             await self._leave(run, self._clock.now_ms())
         except asyncio.CancelledError:  # by `stop`, or for another batch
             await self._leave(run, run.again_ms or 0)
             raise
-        except Exception as error:
-            again_s = AGAIN_MS / 1000
-            if isinstance(error, MillstreamError | StoreMismatch):
-                kind = type(error).__name__
-                log.warning("batch %s failed, retrying in %.0f s: %s: %s", batch.id, again_s, kind, error)
-            else:
-                log.exception("batch %s failed, retrying in %.0f s", batch.id, again_s)
+        except Exception as error:  # noqa: BLE001 — nor another batch
+            self._tell_failure(batch, error)
             await self._leave(run, self._clock.now_ms() + AGAIN_MS)
         finally:
             del self._running[batch]
+
+    def _tell_failure(self, batch: OpenBatch, error: Exception) -> None:
+        if isinstance(error, Unavailable) and not isinstance(error, StoreUnavailable):
+            self._gateway.redis.tell(error)
+        elif not isinstance(error, TOLD):
+            known = isinstance(error, MillstreamError)
+            why = {"error": str(error)} if known else {"exc_info": withheld(error)}
+            again_s = AGAIN_MS / 1000
+            self._failing.failed(batch.id, batch_id=batch.id, tenant=batch.tenant, again_s=again_s, **why)
 
     async def _leave(self, run: _Run, again_ms: int) -> None:
         """Leaves the batch to any gateway, from `again_ms` on."""

@@ -19,6 +19,7 @@ from millstream.gateway.files.store.file_record import PURPOSES, FileRecord
 from millstream.gateway.http.begun_stream import begun
 from millstream.gateway.http.byte_range import byte_range
 from millstream.gateway.http.page import PageRequest, page_response, unknown_after
+from millstream.gateway.http.request_context import RequestContext
 from millstream.gateway.redis.file_calls import OnceFile
 from millstream.gateway.redis.gateway_calls import OnceOutcome
 from millstream.openai.api_error import NO_RETRY, ApiError
@@ -37,7 +38,9 @@ class FileRoutes:
         upload = Upload(self.gateway.store, caller.tenant, most_bytes, hashlib.sha256() if key else None)
         record = await upload.receive(request)
         once = OnceFile(key, upload.digest, round(KEEP_S * 1000)) if key else None
-        return JSONResponse((await self._add(record, once)).to_api())
+        made = await self._add(record, once)
+        RequestContext.of(request.scope).line.file_id = made.id
+        return JSONResponse(made.to_api())
 
     async def _add(self, record: FileRecord, once: OnceFile | None) -> FileRecord:
         """Or the one that an earlier upload of the same Idempotency-Key has made. Raises ApiError 409."""
@@ -100,6 +103,7 @@ class FileRoutes:
         if record is None:
             message = f"id: there is no file {id[:100]!r}, or it has expired"
             raise ApiError(404, message, "not_found", "id", NO_RETRY)
+        RequestContext.of(request.scope).line.file_id = record.id
         return record
 
 

@@ -19,6 +19,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, from_url
 
 from millstream.errors import InvalidRequest, JobError, NotFound, Unavailable
+from millstream.logs.failure_log import FailureLog
 
 PART_BYTES = 8 * 1024**2  # S3 takes 10,000 parts: 80 GB in one object
 PARTS_UNDER_WAY = 3
@@ -36,7 +37,7 @@ class MissingObject(NotFound):
 
 
 class StoreUnavailable(Unavailable):
-    """The store of files refused, or did not answer."""
+    """The store of files refused, or did not answer. The log has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class ObjectStore:
         self.folder = _folder(url)
         self._opened: Any = None
         self._expected: Path | None = None
+        self._outage = FailureLog("store of files cannot be used", "store of files can be used again")
 
     def expect(self, mark: str) -> None:
         """From now on a folder without this file is not used: what was mounted there is gone."""
@@ -154,7 +156,7 @@ class ObjectStore:
             message = (
                 f"the store of files {self.url} cannot be used: its mark, {self._expected.name}, is gone"
             )
-            raise StoreUnavailable(message)
+            raise self._unusable(message)
 
     @property
     def _store(self) -> Any:
@@ -169,6 +171,7 @@ class ObjectStore:
     def _reached(self, path: str) -> Iterator[None]:
         try:
             yield
+            self._outage.worked()
         except FileNotFoundError:
             if self._expected is None or path != self._expected.name:
                 self._check_folder()  # if all of it is gone, nothing is said of one object
@@ -177,9 +180,12 @@ class ObjectStore:
             raise _Exists from None
         except (BaseError, OSError, ValueError) as error:
             [problem, *_] = str(error).splitlines() or [""]
-            raise StoreUnavailable(
-                f"the store of files {self.url} cannot be used ({type(error).__name__}): {problem:.300}"
-            ) from error
+            message = f"the store of files {self.url} cannot be used ({type(error).__name__}): {problem:.300}"
+            raise self._unusable(message) from error
+
+    def _unusable(self, message: str) -> StoreUnavailable:
+        self._outage.failed(error=message)
+        return StoreUnavailable(message)
 
 
 class _Exists(Exception):

@@ -7,9 +7,11 @@ from __future__ import annotations
 import time
 from uuid import uuid4
 
+from millstream.errors import Unavailable
 from millstream.gateway.files.store.object_store import MissingObject, ObjectStore
 from millstream.gateway.redis.file_calls import register_store
 from millstream.gateway.redis.gateway_redis import GatewayRedis
+from millstream.logs.failure_log import FailureLog
 from millstream.openai.api_error import RETRY_S, ApiError, retry_after
 
 MARKER = "millstream-store"
@@ -17,7 +19,7 @@ FRESH_S = 60.0
 
 
 class StoreMismatch(ApiError):
-    """The store of this gateway is another one than that of the other gateways."""
+    """The store of this gateway is another one than that of the other gateways. The log has it."""
 
     def __init__(self) -> None:
         message = (
@@ -27,10 +29,14 @@ class StoreMismatch(ApiError):
         super().__init__(503, message, "store_mismatch", headers=retry_after(RETRY_S))
 
 
+TOLD = (Unavailable, StoreMismatch)  # the server's, the store's and its mark's: who meets one logs nothing
+
+
 class StoreMarker:
     def __init__(self, redis: GatewayRedis, store: ObjectStore) -> None:
         self._redis = redis
         self._store = store
+        self._mismatch = FailureLog("files cannot be used", "files can be used again")
         self._known_since_s = 0.0
         self._confirmed_s = float("-inf")  # of the monotonic clock
 
@@ -42,7 +48,10 @@ class StoreMarker:
             id = await self._marked()
             known, since_ms = await self._redis.run(register_store(id))
             if id is None or known != id:
-                raise StoreMismatch
+                error = StoreMismatch()
+                self._mismatch.failed(error=str(error))
+                raise error
+            self._mismatch.worked()
             self._store.expect(MARKER)
             self._known_since_s = since_ms / 1000
             self._confirmed_s = time.monotonic()

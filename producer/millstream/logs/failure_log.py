@@ -36,6 +36,7 @@ class FailureLog:
         self._monotonic = monotonic
         self._since = inf  # of the first failure
         self._last = -inf
+        self._back = inf  # of the first success behind the last failure
         self._line = -inf
         self._unsaid = 0  # failures since the last line
         self._named: dict[str, None] = {}  # the first jobs of these
@@ -46,7 +47,7 @@ class FailureLog:
         """
         now = self._monotonic()
         self._since = min(self._since, now)
-        self._last = now
+        self._last, self._back = now, inf
         self._unsaid += 1
         if of_job and len(self._named) < _MOST_NAMED:
             self._named[of_job] = None
@@ -57,10 +58,28 @@ class FailureLog:
             self._named.clear()
 
     def worked(self) -> None:
-        if self._since == inf or self._monotonic() - self._last < _OVER_S:
+        """Log the end, in the same level as the beginning: who reads one reads the other."""
+        if self._since == inf:
             return
-        _log.info(self._over, seconds=round(self._last - self._since, 1))
-        self._since, self._line, self._unsaid = inf, -inf, 0
+        now = self._monotonic()
+        self._back = min(self._back, now)
+        if now - self._last >= _OVER_S:
+            getattr(_log, self._level)(self._over, seconds=round(self._back - self._since, 1))
+            self._since, self._line, self._unsaid = inf, -inf, 0
+
+
+class FailuresOf:
+    """A log of failures for each of several things, by name; of one that works it is forgotten."""
+
+    def __init__(self, event: str) -> None:
+        self._event = event
+        self._logs: dict[str, FailureLog] = {}
+
+    def failed(self, name: str, *, of_job: str = "", **fields: object) -> None:
+        self._logs.setdefault(name, FailureLog(self._event)).failed(of_job=of_job, **fields)
+
+    def worked(self, name: str) -> None:
+        self._logs.pop(name, None)
 
 
 def server_failures() -> FailureLog:
