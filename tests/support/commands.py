@@ -48,6 +48,11 @@ def on_terminal(
     """The same with a terminal of its own, whose Ctrl-C it gets; with `answers`, what it writes to standard
     output is on it, too.
     """
+    variables = environment(TERM="xterm")
+    for name in ("COLUMNS", "LINES"):  # pytest's workers may have them, and a program believes them
+        variables.pop(name, None)
+    if not answers:
+        variables["COLUMNS"] = str(columns)
     ours, theirs = pty.openpty()
     resize(ours, columns, lines)
     running = subprocess.Popen(
@@ -55,7 +60,7 @@ def on_terminal(
         stdin=theirs,
         stdout=theirs if answers else subprocess.DEVNULL,
         stderr=theirs,
-        env=environment(TERM="xterm") | ({} if answers else {"COLUMNS": str(columns)}),
+        env=variables,
     )
     os.close(theirs)
     try:
@@ -78,7 +83,7 @@ class Terminal:
     @property
     def screen(self) -> list[str]:
         """Its lines now."""
-        return screen(self.shown.decode(), self._columns)
+        return screen(self.shown.decode(errors="ignore"), self._columns)
 
     def resize(self, columns: int, lines: int) -> None:
         self._columns = columns

@@ -91,9 +91,10 @@ def test_another_size_leaves_nothing_of_the_page_before(own_server: Server) -> N
         "queue", "--watch", "--redis-url", own_server.url, columns=100, lines=30, answers=True
     ) as terminal:
         terminal.until(lambda lines: any(line.startswith("workers ") for line in lines))
-        terminal.shown = b""
         terminal.resize(60, 9)
-        lines = terminal.until(lambda lines: any(line.startswith("batch 1 waiting") for line in lines))
+        for _ in range(2):  # the first time, a page of before may have been under way
+            terminal.shown = b""
+            lines = terminal.until(lambda lines: any(line.startswith("batch 1 waiting") for line in lines))
         assert len(lines) <= 9
         assert not any(line.startswith("requests held") for line in lines)
 
