@@ -65,6 +65,7 @@ class WorkerStatus:
     fallbacks: str  # what is slower than it could be, with the reasons; "": nothing
     package: str  # version of millstream
     versions: tuple[int, int]  # the first and the last message version that it takes
+    context_length: int = 0  # most tokens of a request with its answer; 0: unknown
 
     @property
     def draining(self) -> bool:
@@ -210,4 +211,5 @@ def _worker(beat: Heartbeat) -> WorkerStatus:
         fallbacks=beat.fallbacks,
         package=beat.package,
         versions=(beat.version_min, beat.version_max),
+        context_length=beat.context_length,
     )
