@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import nsmallest
 
 from millstream.batch.files.input_lines import InputFile, InputLine
 from millstream.batch.files.runfile import identity
-from millstream.batch.rows.batch_lines import custom_id_of, parse, read_row
+from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse, read_row
 from millstream.batch.rows.faults import FirstLines, LineFault, duplicate, too_long
 from millstream.batch.rows.line_findings import LineFindings
 from millstream.batch.rows.model_counts import Models
@@ -43,8 +44,13 @@ class InputCheck:
         return dict(self._models.counts)
 
     def take(self, source: InputFile, named: str) -> None:
-        """Check all lines. `named`: IN as it was given. Raises InvalidRequest if it cannot be read to its
-        end, or is no JSONL.
+        """Check all lines. Raises what `rows` raises."""
+        for _ in self.rows(source, named):
+            pass
+
+    def rows(self, source: InputFile, named: str) -> Iterator[BatchLine]:
+        """The lines that can run. `named`: IN as it was given. Raises InvalidRequest if it cannot be read to
+        its end, or is no JSONL.
         """
         first = FirstLines(named)
         seen: set[bytes] = set()
@@ -52,7 +58,7 @@ class InputCheck:
             self.lines += 1
             wrong: LineFault | None = None
             try:
-                self._check(line, seen, source.max_line_bytes)
+                yield self._check(line, seen, source.max_line_bytes)
             except LineFault as fault:
                 wrong = fault
                 self.refuse(line.number, fault)
@@ -64,7 +70,7 @@ class InputCheck:
         found = BadLine(line, str(fault.code), fault.message, fault.field)
         self.shown = nsmallest(SHOWN_LINES, [*self.shown, found], key=lambda bad: bad.line)
 
-    def _check(self, line: InputLine, seen: set[bytes], most_bytes: int) -> None:
+    def _check(self, line: InputLine, seen: set[bytes], most_bytes: int) -> BatchLine:
         if line.data is None:
             raise too_long(most_bytes)
         fields = self._options.completed(parse(line.data))
@@ -74,7 +80,7 @@ class InputCheck:
             raise duplicate(custom_id)
         seen.add(key)
         self.findings.add(fields)
-        read_row(
+        row = read_row(
             line.number,
             custom_id,
             fields,
@@ -83,3 +89,4 @@ class InputCheck:
             queue=self._options.queue,
         )
         self._models.add(fields)
+        return row

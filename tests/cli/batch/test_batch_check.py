@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
+import redis
 from support.batch_files import BatchFiles, documents
 from support.commands import assert_refused, invoke
 from support.servers.servers import free_port
 from support.workers.answering_worker import answering, completion, read_rows
+from support.workers.counting_worker import model_name, worker_thread
 
 PAGE = (Path(__file__).parents[3] / "ops" / "pages" / "batch.md").read_text("utf-8")
 NOWHERE = f"redis://127.0.0.1:{free_port()}"
+
+
+def await_worker(batch: BatchFiles, queue: str) -> None:
+    """Until one serves, and tells its context."""
+    with redis.Redis(port=batch.server.port) as client:
+        until = time.monotonic() + 30
+        while not any(
+            client.hget(key, "context_length") for key in client.keys(f"{{ms:{queue}:0}}:worker:*")
+        ):
+            assert time.monotonic() < until
+            time.sleep(0.02)
 
 
 def test_a_good_file_passes_and_the_bad_lines_are_told(batch: BatchFiles) -> None:
@@ -19,7 +33,7 @@ def test_a_good_file_passes_and_the_bad_lines_are_told(batch: BatchFiles) -> Non
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         "lines     60 can run, 0 cannot",
-        "prompts   60 tokens (estimated)",
+        "prompts   about 60 tokens (estimated)",
         "output    at most 960 output tokens",
     ]
     batch.write(*documents(3), "{bad", completion("hot", temperature="hot"), completion("doc-1"))
@@ -101,3 +115,36 @@ def test_a_check_with_a_server_knows_its_queues(batch: BatchFiles) -> None:
     assert_refused("names a queue that this server does not have: 'nobody' in 1 line", *check, *server)
     assert invoke(*check, *server, "--queue", "default").exit_code == 0
     assert invoke(*check).exit_code == 0
+
+
+def test_workers_count_the_prompts_of_a_check(batch: BatchFiles, tokenizer: Path) -> None:
+    """In more chunks than one, and refuse what they would refuse in a run."""
+    good = [completion(f"n{n}", "w1 " * (n % 5 + 1), max_tokens=3) for n in range(600)]
+    good.insert(100, completion("long", "w1 " * 70, max_tokens=3))
+    batch.write(*good, completion("twice"), completion("twice"))
+    check = ("batch", "check", batch.source, "--redis-url", batch.server.url, "--queue", "counts")
+    before = invoke(*check)
+    assert "tokens (estimated)" in before.stdout
+    model = model_name(tokenizer, context=64)
+    with worker_thread(batch.server, model, queue="counts"):
+        await_worker(batch, "counts")
+        done = invoke(*check)
+        lines = invoke(*check, "--json").stdout.splitlines()
+        [found] = [json.loads(line) for line in lines if line.startswith('{"lines"')]
+        with redis.Redis(port=batch.server.port) as client:
+            assert client.keys("*:job:*") == []
+    told = [line for line in done.stdout.splitlines() if line[:2] != "20"]  # the worker logs there, too
+    assert told[0].startswith("line 101: prompt: ")
+    assert "holds 64 tokens" in told[0]
+    assert told[1].startswith("line 603: custom_id: 'twice' stands on an earlier line")
+    assert told[2:4] == ["lines     601 can run, 2 cannot", f"prompts   {600 * 3 + 1:,} tokens"]
+    assert done.exit_code == 2
+    assert (found["prompt_tokens"], found["estimated"], found["bad"]) == (600 * 3 + 1, False, 2)
+
+
+def test_a_run_tells_lines_that_may_be_too_long(batch: BatchFiles, tokenizer: Path) -> None:
+    batch.write(*documents(2), completion("long", "w1 " * 400, max_tokens=3))
+    with worker_thread(batch.server, model_name(tokenizer, context=64)):
+        await_worker(batch, "default")
+        done = invoke(*batch.command)
+    assert "1 line may be too long for the model (estimated): it holds 64 tokens" in done.stderr

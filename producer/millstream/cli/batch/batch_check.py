@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +15,7 @@ import typer
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.spool import spool
 from millstream.batch.input_check import InputCheck
+from millstream.batch.line_counts import LineCounts
 from millstream.batch.prepare_run import check_queues, queues_of, read_contexts
 from millstream.batch.run.run_options import RunOptions
 from millstream.cli.batch.batch_files import STANDARD
@@ -29,7 +32,17 @@ from millstream.wire.keys import Lane
 StrictFields = Annotated[
     bool, typer.Option("--strict-fields", help="A field that nothing reads is an error; ends with 2.")
 ]
-SERVER_HELP = "The server of the queues. Without one, prompts are only estimated."
+SERVER_HELP = "The server of the queues, whose workers count the prompts. Without one they are estimated."
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Answers of a server. `contexts`: most tokens of a request, by queue; `tokens` of all prompts that can
+    run; None: not all could be counted.
+    """
+
+    contexts: Mapping[str, int] = field(default_factory=dict)
+    tokens: int | None = None
 
 
 def check(
@@ -64,13 +77,14 @@ def check(
         found = InputCheck(options)
         with InputFile(path) as lines:
             found.take(lines, str(source))
-        contexts = run_async(_ask(redis_url, found, options)) if redis_url else {}
+        told = run_async(_ask(redis_url, path, found, options)) if redis_url else Told()
         if as_json:
-            print_json(_as_mapping(found, contexts, options))
+            print_json(_as_mapping(found, told, options))
         else:
             warn_of_fields(found.findings)
-            warn_of_long_lines(found.findings, contexts, options.queue)
-            _print(found)
+            if told.tokens is None:
+                warn_of_long_lines(found.findings, told.contexts, options.queue)
+            _print(found, told)
     if found.bad or (strict_fields and found.findings.unknown):
         raise typer.Exit(ExitCode.USAGE)
 
@@ -84,26 +98,36 @@ def _kept(source: Path, stack: ExitStack) -> Path:
     return copy
 
 
-async def _ask(url: str, found: InputCheck, options: RunOptions) -> dict[str, int]:
-    """Most tokens of a request by queue. Raises InvalidRequest if lines name queues that are not there."""
+async def _ask(url: str, path: Path, found: InputCheck, options: RunOptions) -> Told:
+    """Raises InvalidRequest if lines name queues that the server does not have, and Unavailable."""
     async with AsyncClient(url) as client:
         if options.queue is None:
             await check_queues(client, found.models)
-        return await read_contexts(client, queues_of(found.models, options.queue))
+        contexts = await read_contexts(client, queues_of(found.models, options.queue))
+        counts = LineCounts(client, found, options)
+        with InputFile(path) as lines:
+            await counts.take(lines)
+        return Told(contexts, None if counts.estimated else counts.tokens)
 
 
-def _print(found: InputCheck) -> None:
+def _print(found: InputCheck, told: Told) -> None:
     for bad in found.shown:
         answers.out(f"line {bad.line}: {plain(bad.message)}")
     if more := found.bad - len(found.shown):
         answers.out(f"and {more:,} more lines")
     answers.out(f"{'lines':<10}{found.lines - found.bad:,} can run, {found.bad:,} cannot")
-    answers.out(f"{'prompts':<10}{found.findings.prompt_tokens:,} tokens (estimated)")
+    prompts = (
+        f"about {found.findings.prompt_tokens:,} tokens (estimated)"
+        if told.tokens is None
+        else f"{told.tokens:,} tokens"
+    )
+    answers.out(f"{'prompts':<10}{prompts}")
     answers.out(f"{'output':<10}{told_output(found.findings)}")
 
 
-def _as_mapping(found: InputCheck, contexts: dict[str, int], options: RunOptions) -> dict[str, Any]:
+def _as_mapping(found: InputCheck, told: Told, options: RunOptions) -> dict[str, Any]:
     """JSON-ready; ops/pages/batch.md lists the fields."""
+    counted = told.tokens is not None
     return {
         "lines": found.lines,
         "bad": found.bad,
@@ -113,8 +137,8 @@ def _as_mapping(found: InputCheck, contexts: dict[str, int], options: RunOptions
         ],
         "unknown_fields": dict(found.findings.unknown.most_common()),
         "without_max_tokens": found.findings.unbounded,
-        "prompt_tokens": found.findings.prompt_tokens,
-        "estimated": True,
+        "prompt_tokens": found.findings.prompt_tokens if told.tokens is None else told.tokens,
+        "estimated": not counted,
         "most_output_tokens": None if found.findings.unbounded else found.findings.output_tokens,
-        "perhaps_too_long": found.findings.too_long(contexts, options.queue),
+        "perhaps_too_long": 0 if counted else found.findings.too_long(told.contexts, options.queue),
     }
