@@ -73,18 +73,24 @@ class RawClient:
     def key(self, job_id: str, name: str) -> str:
         return f"{{ms:{self.queue}:{job_id.split('-')[0]}}}:{name}"
 
-    def submit(self, prompt: str, own_id: str | None = None, **sampling: Any) -> str:
+    def submit(self, prompt: str, own_id: str | None = None, *, kind: str = "answer", **sampling: Any) -> str:
         own_id = own_id or uuid.uuid4().hex
         job_id = f"{zlib.crc32(own_id.encode()) % int(self.meta[b'shards'])}-{own_id}"
         canonical = {"messages": None, "prompt": prompt, "sampling": sampling, "token_ids": None}
+        request = {"prompt": prompt, "sampling": sampling, "stream": True}
+        version, cost = 1, len(prompt.encode()) // 4
+        if kind == "answer":
+            cost += sampling.get("max_tokens", 256)
+        else:
+            version, canonical["kind"] = 4, kind
+            request |= {"kind": kind, "version": version}
         text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         digest = hashlib.sha256(text.encode()).hexdigest()[:32]
-        payload = msgpack.packb({"prompt": prompt, "sampling": sampling, "stream": True})
+        payload = msgpack.packb(request)
         names = [f"job:{job_id}", f"tokens:{job_id}", "delayed", "deadlines", "bytes"]
         for lane in ("batch", "interactive"):  # the job's first
             names += [f"lane:{lane}", f"parked:{lane}", f"tenants:{lane}"]
-        cost = len(prompt.encode()) // 4 + sampling.get("max_tokens", 256)
-        args = [job_id, "batch", 1, payload, digest, "", "1", "", 100_000, 2**30, "", cost]
+        args = [job_id, "batch", version, payload, digest, "", "1", "", 100_000, 2**30, "", max(1, cost)]
         outcome, *_ = self.call("submit", [self.key(job_id, name) for name in names], args)
         if outcome in (b"conflict", b"full"):
             raise RuntimeError(f"{job_id}: {outcome.decode()}")
@@ -138,6 +144,16 @@ class RawClient:
         if state.decode() not in TERMINAL:
             return None
         return {"state": state.decode()} | (msgpack.unpackb(result) if result else {})
+
+    def count(self, prompt: str) -> int:
+        """The prompt's tokens, by a worker that takes version 4; without one this waits."""
+        job_id = self.submit(prompt, kind="count")
+        for _ in self.stream(job_id):
+            pass  # there is only its end
+        result = self.result(job_id)
+        if result is None or result["state"] != "completed":
+            raise RuntimeError(f"{job_id}: {result}")
+        return result["usage"]["prompt_tokens"]
 
     def cancel(self, job_id: str) -> str:
         names = [f"job:{job_id}", f"tokens:{job_id}", "delayed", "deadlines", "bytes"]

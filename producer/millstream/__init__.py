@@ -8,6 +8,7 @@ import typing
 
 from millstream.batch.run.tally import Summary as BatchSummary
 from millstream.client.async_client import AsyncClient
+from millstream.client.jobs.count_jobs import PromptTokens
 from millstream.client.session.job_status import JobStatus
 from millstream.client.session.options import ClientOptions
 from millstream.client.session.queue_status import LaneStatus, QueueStatus, WorkerStatus
@@ -94,6 +95,7 @@ __all__ = [
     "NotDurable",
     "NotFound",
     "NotReady",
+    "PromptTokens",
     "ProtocolError",
     "PubSub",
     "QueueFull",

@@ -16,7 +16,7 @@ import pytest
 from support.servers.servers import Server
 from support.workers.hand_worker import HandWorker, hand_worker, serving_thread
 
-from millstream import AsyncClient, Conflict
+from millstream import AsyncClient, Conflict, Submitted
 from millstream.wire.calls import scripts
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "ops" / "examples" / "raw_client.py"
@@ -83,6 +83,15 @@ async def test_results_and_cancellation(server: Server, example: ModuleType) -> 
             list(raw.stream("0-nobody"))
 
 
+async def test_a_count_has_a_version_of_its_own(server: Server, example: ModuleType) -> None:
+    async with both(server, example) as (raw, worker):
+        counting = asyncio.ensure_future(asyncio.to_thread(raw.count, "Hello you"))
+        job = await worker.take()
+        assert (job.request.kind, job.request.version, job.entry.version) == ("count", 4, 4)
+        await job.end()
+        assert await counting == 1  # as this worker says of any prompt
+
+
 async def test_both_clients_mean_the_same_job(server: Server, example: ModuleType) -> None:
     async with both(server, example) as (raw, _), AsyncClient(server.url) as client:
         job_id = raw.submit("Grüße", "a", max_tokens=5, stop=["\n"])
@@ -90,6 +99,13 @@ async def test_both_clients_mean_the_same_job(server: Server, example: ModuleTyp
         assert (again.id, again.created) == (job_id, False)
         with pytest.raises(Conflict):
             await client.submit("Grüße", id="a", max_tokens=6)
+        count: Any = {"prompt": "Grüße", "id": "c", "kind": "count"}
+        raw.submit("Grüße", "c", kind="count")
+        raw.redis.hset("{ms:default}:meta", "version_max", 4)  # as a worker that counts would have it
+        async with AsyncClient(server.url) as newer:
+            [same] = await newer.submit_many([count])
+        assert isinstance(same, Submitted)
+        assert not same.created
         floats = {"temperature": 0.0, "frequency_penalty": 1.0, "logit_bias": {"7": 2.0}}
         job_id = raw.submit("Hello", "b", **floats)
         again = await client.submit("Hello", id="b", temperature=0, frequency_penalty=1, logit_bias={7: 2})

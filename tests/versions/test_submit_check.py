@@ -4,6 +4,7 @@ workers here are heartbeats only.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator
@@ -12,8 +13,19 @@ from typing import Any
 import pytest
 import redis.asyncio
 from support.servers.servers import Server
+from support.workers.counting_worker import until
 
-from millstream import AsyncClient, ClientOptions, JobFields, QueueMismatch, Submitted, Unavailable
+from millstream import (
+    AsyncClient,
+    ClientOptions,
+    InvalidRequest,
+    JobFields,
+    NotReady,
+    PromptTokens,
+    QueueMismatch,
+    Submitted,
+    Unavailable,
+)
 from millstream.client.session.job_reader import QueueJobs
 from millstream.client.session.session import Session
 from millstream.client.submit.worker_versions import WorkerVersions
@@ -66,9 +78,9 @@ async def looking_always(url: str, **options: Any) -> AsyncIterator[WorkerVersio
 
 async def test_living_workers_that_take_another_version_refuse(server: Server, crew: Crew) -> None:
     await crew.open(1, 1)
-    await crew.join("b-1", 4, 4)
+    await crew.join("b-1", 5, 5)
     async with AsyncClient(server.url) as client:
-        with pytest.raises(QueueMismatch, match=r"no living worker takes message version 1.*they take 4:"):
+        with pytest.raises(QueueMismatch, match=r"no living worker takes message version 1.*they take 5:"):
             await client.submit("w1")
         with pytest.raises(QueueMismatch):
             await client.submit_many([{"prompt": "w1"}])
@@ -85,10 +97,10 @@ async def test_one_worker_of_any_shard_is_enough(server: Server, crew: Crew) -> 
 
 
 async def test_without_workers_the_window_of_those_that_were_decides(server: Server, crew: Crew) -> None:
-    await crew.open(4, 5)
+    await crew.open(5, 6)
     async with AsyncClient(server.url) as client:
         with pytest.raises(
-            QueueMismatch, match=r"takes message version 4 to 5 and not 1.*start an upgraded one"
+            QueueMismatch, match=r"takes message version 5 to 6 and not 1.*start an upgraded one"
         ):
             await client.submit("w1")
         await open_queue(crew.redis, "default", takes=Versions(1, 2))
@@ -122,10 +134,43 @@ async def test_each_request_needs_the_version_of_its_fields(server: Server, crew
         assert (await client.submit(**formatted)).created  # type: ignore[misc]
 
 
+async def test_prompts_are_estimated_where_no_living_worker_counts(server: Server, crew: Crew) -> None:
+    count: Any = {"prompt": "x" * 40, "kind": "count"}
+    async with AsyncClient(server.url) as client:
+        assert await client.count("x" * 40) == PromptTokens(10, estimated=True)
+        assert isinstance((await client.count_many([{"prompt": ""}]))[0], InvalidRequest)
+    await crew.join("older-1", 1, 3)
+    async with AsyncClient(server.url) as client:
+        assert await client.count("x" * 40) == PromptTokens(10, estimated=True)
+        [refused] = await client.submit_many([count])
+        assert isinstance(refused, QueueMismatch)
+        assert "no living worker takes message version 4" in str(refused)
+    assert await crew.redis.keys("*:job:*") == []
+
+
+async def test_a_count_that_is_given_up_leaves_no_job(server: Server, crew: Crew) -> None:
+    await crew.open(1, 4)
+    await crew.join("silent-1", 1, 4)
+    async with AsyncClient(server.url) as client:
+        with pytest.raises(NotReady):
+            await client.count("w1", timeout_s=0.2)
+        waiting = asyncio.create_task(client.count("w1"))
+
+        async def is_there() -> bool:
+            return bool(await crew.redis.keys("*:job:*"))
+
+        await until(is_there)
+        await asyncio.sleep(0.1)  # it waits for the job's end
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await crew.redis.keys("*:job:*") == []
+
+
 async def test_a_client_notices_that_the_workers_were_replaced(server: Server, crew: Crew) -> None:
     async with looking_always(server.url) as versions:
         await versions.open()
-        await crew.join("newer-1", 4, 4)
+        await crew.join("newer-1", 5, 5)
         with pytest.raises(QueueMismatch, match="upgrade the older side"):
             await versions.open()
 

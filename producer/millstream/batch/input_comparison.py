@@ -16,7 +16,8 @@ from millstream.batch.files.journal import Journal
 from millstream.batch.files.runfile import identity, line_digest_of
 from millstream.batch.rows import row_digests
 from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, digest_of, parse, queue_of, read_row
-from millstream.batch.rows.faults import FaultCode, LineFault
+from millstream.batch.rows.faults import FaultCode, FirstLines, LineFault
+from millstream.batch.rows.line_findings import LineFindings
 from millstream.batch.rows.model_counts import Models
 from millstream.batch.run.on_change import OnChange
 from millstream.batch.run.run_options import RunOptions
@@ -43,6 +44,7 @@ class Survey:
         """
         self.lines = 0  # that are not blank
         self.work = False  # there is a line that a worker has to run
+        self.findings = LineFindings()  # about the lines that are run
         self._models, self._changed_models = Models(), Models()
         self.redo = False  # changed lines are run again
         self.named = ""  # the name recorded as IN
@@ -92,12 +94,14 @@ class Survey:
         return len(self._rows) - self._named + len(self._stale_lines)
 
     def take(self, source: InputFile) -> None:
-        """Raises InvalidRequest if IN cannot be read to its end."""
+        """Raises InvalidRequest if IN cannot be read to its end, or is no JSONL."""
+        first = FirstLines(str(source.path))
         for line in source:
             self.lines += 1
-            self._look(line)
+            first.take(line.data, self._look(line))
 
-    def _look(self, line: InputLine) -> None:
+    def _look(self, line: InputLine) -> LineFault | None:
+        """Returns what leaves the line without a custom_id of its own."""
         self._stale_lines.discard(line.number)
         try:
             if line.data is None:
@@ -109,14 +113,19 @@ class Survey:
                 raise LineFault(FaultCode.DUPLICATE_CUSTOM_ID, "", "custom_id")
         except LineFault as fault:
             self._look_at_nameless(line, fault)
-            return
+            return fault
         if line.number in self._lines:  # it had no custom_id of its own then
             self._changes(line, line.number)
         if (mark := self._rows.get(key)) is not None or self._lines:
             self._seen.add(key)
         if mark is None:
             self._look_at_new(line, custom_id, fields)
-            return
+        else:
+            self._look_at_known(line, custom_id, fields, mark)
+        return None
+
+    def _look_at_known(self, line: InputLine, custom_id: str, fields: Mapping[str, Any], mark: bytes) -> None:
+        key = identity(custom_id)
         self._named += 1
         self.found += 1
         if not self._is_same(mark, line, custom_id, fields):
@@ -125,6 +134,8 @@ class Survey:
                 self._look_at_new(line, custom_id, fields)
             else:
                 self._changed_models.add(fields)
+                if self._options.on_change is OnChange.REDO:
+                    self.findings.add(fields)
 
     def _look_at_nameless(self, line: InputLine, fault: LineFault) -> None:
         if (mark := self._lines.get(line.number)) is None:
@@ -138,6 +149,7 @@ class Survey:
 
     def _look_at_new(self, line: InputLine, custom_id: str, fields: Mapping[str, Any]) -> None:
         self._models.add(fields)
+        self.findings.add(fields)
         if self.work and not self._under_way:
             return
         try:
@@ -211,7 +223,8 @@ def begin(
     """Compare IN with OUT; changes nothing there, see `preparing`.
 
     `named`: the name to record as IN if `source` is a copy. Raises InvalidRequest if lines have changed, or
-    IN, queue or model are others, and `on_change` is "stop".
+    IN, queue or model are others, and `on_change` is "stop"; if IN is no JSONL; and if lines to run have
+    unknown fields, and the run is strict about them.
     """
     survey = Survey(journal, options, retried=retried, served=served)
     with InputFile(source) as lines:
@@ -221,10 +234,18 @@ def begin(
         _refuse_other_input(survey, journal)
     if (survey.changed or survey.moved) and options.on_change is OnChange.STOP:
         raise _stopped(survey, journal, options, str(source))
+    if options.strict_fields:
+        refuse_unknown(survey.findings, str(source))
     if options.on_change is OnChange.REDO:
         survey.redo = True
         survey.work |= bool(survey.changed)
     return survey
+
+
+def refuse_unknown(findings: LineFindings, source: str) -> None:
+    """Raises InvalidRequest if lines have fields that nothing reads."""
+    if told := findings.told_unknown():
+        raise InvalidRequest("IN", source, f"has unknown fields: {told}; mend or remove them")
 
 
 def _refuse_other_input(survey: Survey, journal: Journal) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from millstream.batch.files.journal import Journal
 from millstream.batch.input_comparison import Survey
 from millstream.batch.run.run_options import RunOptions
 from millstream.batch.run_cancellation import Cancelled, cancel_jobs
 from millstream.client.async_client import AsyncClient
-from millstream.errors import InvalidRequest, Unavailable
+from millstream.errors import InvalidRequest, MillstreamError, Unavailable
 from millstream.openai.request_body import DEFAULT_QUEUE
 from millstream.wire.keys import QueueKeys
 from millstream.wire.state.queue_info import ModelIdentity
@@ -34,6 +34,17 @@ async def prepare(client: AsyncClient, journal: Journal, options: RunOptions, su
         await check_queues(client, survey.models)
     await asyncio.to_thread(make_ready, survey, journal, options)
     return await cancel_jobs(client, journal, survey.left, wanted=False)
+
+
+async def read_contexts(client: AsyncClient, queues: Iterable[str]) -> dict[str, int]:
+    """Most tokens of a request with its answer, by queue, where living workers tell."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(MillstreamError):  # not readable, or silent: the run reports that itself
+        for queue in queues:
+            workers = (await client.with_queue(queue).queue_info()).workers or ()
+            if told := [worker.context_length for worker in workers if worker.context_length]:
+                found[queue] = max(told)
+    return found
 
 
 def make_ready(survey: Survey, journal: Journal, options: RunOptions) -> None:
@@ -62,6 +73,12 @@ async def check_queues(client: AsyncClient, models: Mapping[str, int]) -> None:
             "--queue NAME sends all lines to one queue; or start a worker with --queue of that name first"
         )
         raise InvalidRequest("body.model", unknown[0], problem)
+
+
+def queues_of(models: Mapping[str, int], queue: str | None) -> list[str]:
+    """The queues of lines with these models; `queue`: the one of all lines."""
+    named = {DEFAULT_QUEUE, *(name for name in models if _names_queue(name))}
+    return [queue] if queue else sorted(named)
 
 
 def _names_queue(name: str) -> bool:

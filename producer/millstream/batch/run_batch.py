@@ -32,6 +32,7 @@ class BatchFields(TypedDict, total=False):
     tenant: str
     keep_results: bool
     reuse: bool
+    strict_fields: bool
     on_change: Literal["stop", "redo", "keep"]
     retry_failed: bool
     retry_incomplete: bool
@@ -47,6 +48,7 @@ async def run_batch(
     tenant: str = "",
     keep_results: bool = False,
     reuse: bool = True,
+    strict_fields: bool = False,
     on_change: str = OnChange.STOP,
     retry_failed: bool = False,
     retry_incomplete: bool = False,
@@ -55,10 +57,11 @@ async def run_batch(
 
     An interrupted run, called again with the same files, computes no line twice. Options: `queue` for all
     lines, overriding their `body.model`; `lane`, `tenant`; `keep_results` on the server when their rows are
-    on disk; `reuse` False computes equal lines each by itself; `on_change`: if lines, or their queue's model,
-    have changed since they were answered, "stop" raises InvalidRequest, "redo" answers them again, "keep"
-    leaves their rows; `retry_failed` tries the lines of the error file again, except those whose answers were
-    cut, which `retry_incomplete` does.
+    on disk; `reuse` False computes equal lines each by itself; `strict_fields`: a field that nothing reads
+    raises InvalidRequest before the first job, otherwise it is counted in the summary; `on_change`: if lines,
+    or their queue's model, have changed since they were answered, "stop" raises InvalidRequest, "redo"
+    answers them again, "keep" leaves their rows; `retry_failed` tries the lines of the error file again,
+    except those whose answers were cut, which `retry_incomplete` does.
 
     If a queue's model is replaced midway, "stop" and "redo" raise InvalidRequest before a row of the other
     model is written; called again with "redo" or "keep", the run goes on.
@@ -73,6 +76,7 @@ async def run_batch(
         keep_results=keep_results,
         on_change=_one_of(OnChange, "on_change", on_change),
         reuse=reuse,
+        strict_fields=strict_fields,
     )
     journal, path = Journal(Path(out)), Path(source)
     await asyncio.to_thread(journal.__enter__)

@@ -12,7 +12,8 @@ from collections.abc import AsyncGenerator, Iterable
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
-from millstream.client.jobs import cancel_jobs, follow_stream, forget_jobs, wait_jobs
+from millstream.client.jobs import cancel_jobs, count_jobs, follow_stream, forget_jobs, wait_jobs
+from millstream.client.jobs.count_jobs import PromptTokens
 from millstream.client.jobs.dead_letters import DeadLetters
 from millstream.client.session.job_reader import QueueJobs
 from millstream.client.session.job_status import JobStatus
@@ -22,7 +23,7 @@ from millstream.client.session.session import Session
 from millstream.client.streaming.events import Event
 from millstream.client.submit.requests import JobArguments, JobFields
 from millstream.client.submit.submission import Outcome, Submission, Submitted
-from millstream.errors import JobError, NotFound
+from millstream.errors import JobError, MillstreamError, NotFound
 from millstream.wire.connection import Target
 from millstream.wire.messages.job_messages import Result
 from millstream.wire.messages.script_replies import CancelOutcome
@@ -132,6 +133,30 @@ class AsyncClient:
         Unavailable before anything was sent.
         """
         return await self._submission.many(jobs, wait_s, durability)
+
+    async def count(
+        self, prompt: str | None = None, *, timeout_s: float | None = None, **fields: Unpack[JobArguments]
+    ) -> PromptTokens:
+        """The number of tokens of the prompt that these arguments of `submit` make: a worker renders and
+        tokenizes it as it would for an answer, with the same refusals, and computes nothing. It takes its
+        turn in its lane. Without a living worker that counts it is `estimated` from the prompt's bytes.
+
+        Raises JobFailed (`bad_request`: it cannot be computed), NotReady after `timeout_s`, and what `submit`
+        raises.
+        """
+        asked = [{"prompt": prompt, **fields}]
+        [outcome] = await count_jobs.count_prompts(self._jobs, self._submission, asked, timeout_s)
+        if isinstance(outcome, MillstreamError):
+            raise outcome
+        return outcome
+
+    async def count_many(
+        self, requests: Iterable[JobFields], timeout_s: float | None = None
+    ) -> list[PromptTokens | MillstreamError]:
+        """Count many prompts at once, a few hundred in each round trip; returns what `count` returns or
+        raises for each, in their order.
+        """
+        return await count_jobs.count_prompts(self._jobs, self._submission, requests, timeout_s)
 
     def stream(self, job_id: str, cursor: str | None = None) -> AsyncGenerator[Event, None]:
         """The job's events: TokenEvent as tokens come, RewindEvent if the server lost some, then EndEvent.

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from millstream.client.async_client import DEFAULT_URL, AsyncClient
+from millstream.client.jobs.count_jobs import PromptTokens
 from millstream.client.loop_thread import LoopThread
 from millstream.client.session.job_status import JobStatus
 from millstream.client.session.options import ClientOptions
@@ -22,7 +23,7 @@ from millstream.client.session.queue_status import QueueStatus
 from millstream.client.streaming.events import Event
 from millstream.client.submit.requests import JobArguments, JobFields
 from millstream.client.submit.submission import BATCH_JOBS, Outcome, Submitted
-from millstream.errors import JobError
+from millstream.errors import JobError, MillstreamError
 from millstream.wire.connection import Target
 from millstream.wire.messages.job_messages import Result
 from millstream.wire.messages.script_replies import CancelOutcome
@@ -120,6 +121,18 @@ class Client:
                 self._client.submit_many(batch, wait_s=remaining_s, durability=durability)
             )
         return outcomes
+
+    @_as(AsyncClient.count)
+    def count(
+        self, prompt: str | None = None, *, timeout_s: float | None = None, **fields: Unpack[JobArguments]
+    ) -> PromptTokens:
+        return self._thread.run(self._client.count(prompt, timeout_s=timeout_s, **fields))
+
+    @_as(AsyncClient.count_many)
+    def count_many(
+        self, requests: Iterable[JobFields], timeout_s: float | None = None
+    ) -> list[PromptTokens | MillstreamError]:
+        return self._thread.run(self._client.count_many(list(requests), timeout_s))
 
     @_as(AsyncClient.stream)
     def stream(self, job_id: str, cursor: str | None = None) -> Iterator[Event]:

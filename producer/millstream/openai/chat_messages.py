@@ -12,7 +12,7 @@ from millstream.openai.unsupported_field import UnsupportedField
 from millstream.wire.messages.job_messages import ChatMessage
 
 TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
-_OF_MESSAGES = {
+MESSAGE_FIELDS = {
     "role", "content", "tool_calls", "tool_call_id", "function_call", "audio", "refusal", "annotations"
 }  # fmt: skip
 
@@ -29,7 +29,7 @@ def chat_input(given: Mapping[str, Any]) -> dict[str, Any]:
 def unknown_in(messages: list[dict[str, Any]]) -> tuple[str, ...]:
     """Unknown field names, for a warning."""
     names = {name for message in messages for name, value in message.items() if value is not None}
-    return tuple(f"messages.{name}" for name in sorted(names - _OF_MESSAGES))
+    return tuple(f"messages.{name}" for name in sorted(names - MESSAGE_FIELDS))
 
 
 def _message(where: str, message: Any) -> ChatMessage:

@@ -86,12 +86,8 @@ def _read(
     endpoint: ApiEndpoint, body: Mapping[str, Any], lane: Lane, tenant: str, queue: str | None
 ) -> RequestBody:
     given = {name: value for name, value in body.items() if value is not None}
-    unknown = _check_names(given, KNOWN_FIELDS[endpoint])
-    if endpoint is ApiEndpoint.CHAT:
-        inputs = chat_input(given)
-        unknown += unknown_in(given["messages"])
-    else:
-        inputs = _completion_input(given)
+    _refuse_unsupported(given, KNOWN_FIELDS[endpoint])
+    inputs = chat_input(given) if endpoint is ApiEndpoint.CHAT else _completion_input(given)
     try:
         request = Request(
             **inputs,
@@ -107,21 +103,35 @@ def _read(
     except ValidationError as error:
         raise _named(error, given) from error
     queue = queue or _queue(given.get("model", DEFAULT_QUEUE))
-    return RequestBody(request, queue, unknown, deprecated_in(given))
+    return RequestBody(request, queue, unknown_names(endpoint, given), deprecated_in(given))
 
 
-def _check_names(given: Mapping[str, Any], known: set[str]) -> tuple[str, ...]:
-    unknown = []
+def unknown_names(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of fields that nothing reads, in a body and in its messages. The body may be invalid."""
+    known = KNOWN_FIELDS[endpoint] | _WITHOUT_EFFECT | UNSUPPORTED_FIELDS.keys()
+    unknown = tuple(name for name, value in body.items() if name not in known and value is not None)
+    messages = body.get("messages")
+    if endpoint is not ApiEndpoint.CHAT or not isinstance(messages, list):
+        return unknown
+    return unknown + unknown_in([message for message in messages if isinstance(message, dict)])
+
+
+def max_tokens_of(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> Any:
+    """The bound of an answer's tokens as a body gives it; None: it has none. Raises InvalidRequest."""
+    if endpoint is ApiEndpoint.COMPLETIONS:
+        return COMPLETION_MAX_TOKENS if body.get("max_tokens") is None else body["max_tokens"]
+    old, new = body.get("max_tokens"), body.get("max_completion_tokens")
+    if old is not None and new is not None and old != new:
+        raise InvalidRequest("max_completion_tokens", new, f"max_tokens says {old}; give one of the two")
+    return old if new is None else new
+
+
+def _refuse_unsupported(given: Mapping[str, Any], known: set[str]) -> None:
     for name, value in given.items():
-        if name in known or name in _WITHOUT_EFFECT:
+        if name in known or name not in UNSUPPORTED_FIELDS:
             continue
-        if name not in UNSUPPORTED_FIELDS:
-            unknown.append(name)
-        elif not any(
-            type(value) is type(nothing) and value == nothing for nothing in UNSUPPORTED_FIELDS[name]
-        ):
+        if not any(type(value) is type(nothing) and value == nothing for nothing in UNSUPPORTED_FIELDS[name]):
             raise UnsupportedField(name, value)
-    return tuple(unknown)
 
 
 def _sampling(endpoint: ApiEndpoint, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,22 +141,13 @@ def _sampling(endpoint: ApiEndpoint, given: Mapping[str, Any]) -> dict[str, Any]
             fields[name] = _listed(name, given[name])
     if "logit_bias" in given:
         fields["logit_bias"] = _logit_bias(given["logit_bias"])
-    if (max_tokens := _max_tokens(endpoint, given)) is not None:
+    if (max_tokens := max_tokens_of(endpoint, given)) is not None:
         fields["max_tokens"] = max_tokens
     if endpoint is ApiEndpoint.CHAT:
         fields |= {name: given[name] for name in ("logprobs", "top_logprobs") if name in given}
     elif "logprobs" in given:  # in completions it is the number of alternatives
         fields |= {"logprobs": True, "top_logprobs": given["logprobs"]}
     return fields
-
-
-def _max_tokens(endpoint: ApiEndpoint, given: Mapping[str, Any]) -> Any:
-    if endpoint is ApiEndpoint.COMPLETIONS:
-        return given.get("max_tokens", COMPLETION_MAX_TOKENS)
-    old, new = given.get("max_tokens"), given.get("max_completion_tokens")
-    if old is not None and new is not None and old != new:
-        raise InvalidRequest("max_completion_tokens", new, f"max_tokens says {old}; give one of the two")
-    return old if new is None else new
 
 
 def _listed(name: str, value: Any) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 FIRST_VERSION = 1  # the version of a message without one
-WIRE_VERSION = 3  # the newest that clients of this build write
+WIRE_VERSION = 4  # the newest that clients of this build write
 # Fields of a request, by the version that introduced them; all others are of the first.
 ADDED = {
     "chat_template_kwargs": 2,
@@ -21,6 +21,7 @@ ADDED = {
     "parallel_tool_calls": 3,
     "messages.tool_calls": 3,
     "messages.tool_call_id": 3,
+    "kind": 4,
 }
 
 

@@ -7,8 +7,9 @@ from array import array
 import pytest
 
 from millstream.batch.files.spent import Spent
+from millstream.batch.rows.line_findings import MAX_UNKNOWN
 from millstream.batch.run.pace import work_of
-from millstream.batch.run.tally import MAX_UNKNOWN, Percentiles, Tally, agrees
+from millstream.batch.run.tally import Percentiles, Tally, agrees
 from millstream.wire.messages.choices import Choice
 from millstream.wire.messages.job_messages import Result, Timing, Usage
 

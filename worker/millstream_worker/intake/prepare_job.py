@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from millstream.errors import InvalidRequest, ProtocolError
 from millstream.wire.messages import codec
 from millstream.wire.messages.choices import ChoiceDelta, Delta
-from millstream.wire.messages.job_messages import INPUTS, Request, read_request
+from millstream.wire.messages.job_messages import INPUTS, Request, RequestKind, read_request
 from millstream.wire.messages.record import DELTA
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.messages.script_replies import LogEntry, StartReply
@@ -62,6 +62,8 @@ def prepare(job: Job, started: StartReply, text: TextModel, info: EngineInfo, bo
     _check_result(job.request.sampling, bounds)
     _check_ids(job.request, info)
     asked = job.request.sampling
+    if job.request.kind is RequestKind.COUNT:
+        job.rows.clear()  # it is as well as any, and nothing is computed
     job.end_ids = (() if asked.ignore_eos else info.eos_ids) + asked.stop_token_ids
     for row in job.rows:
         if row.reason is None and len(row.ids) >= job.max_tokens and not row.constrained:

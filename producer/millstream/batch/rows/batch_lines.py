@@ -17,7 +17,7 @@ from millstream.wire.keys import Lane
 from millstream.wire.messages.job_messages import Request, ResultCache
 
 MAX_CUSTOM_ID = 512  # characters
-_FIELDS = {"custom_id", "method", "url", "body"}
+LINE_FIELDS = {"custom_id", "method", "url", "body"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +100,15 @@ def read_row(
         request=body.request,
         digest=digest,
         expected=body.request.metadata.get("expected"),
-        unknown=(*(name for name in fields if name not in _FIELDS), *body.unknown),
+        unknown=(*unknown_beside_body(fields), *body.unknown),
         deprecated=body.deprecated,
         answer_key=_answer_key(body.queue, endpoint, body.request),
     )
+
+
+def unknown_beside_body(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of a line's own fields that nothing reads."""
+    return tuple(name for name in fields if name not in LINE_FIELDS)
 
 
 def _answer_key(queue: str, endpoint: ApiEndpoint, request: Request) -> bytes | None:

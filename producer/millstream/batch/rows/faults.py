@@ -12,6 +12,7 @@ from millstream.errors import ENDS, InvalidRequest
 from millstream.openai.unsupported_field import UnsupportedField
 from millstream.wire.messages.validation_errors import BEYOND
 
+FIRST_LINES = 20  # of a file: if none of them is a JSON object, it is no JSONL
 _FRAMES = 20  # of a traceback, the innermost
 INCOMPLETE_OUTPUT = "incomplete_output"  # of a line whose job has ended with a cut answer
 
@@ -29,6 +30,11 @@ class FaultCode(StrEnum):
     INVALID_FIELD = "invalid_field"
     UNSUPPORTED_FIELD = "unsupported_field"
     UNREADABLE_REQUEST = "unreadable_request"
+
+
+_NO_OBJECT = {
+    FaultCode.INVALID_ENCODING, FaultCode.INVALID_JSON, FaultCode.NOT_AN_OBJECT, FaultCode.LINE_TOO_LONG
+}  # fmt: skip
 
 
 class LineFault(Exception):
@@ -55,6 +61,40 @@ class LineFault(Exception):
         return type(self), (self.code, self.message, self.field, self.custom_id, self.trace)
 
 
+class FirstLines:
+    """The first lines of a file. One of another format (CSV, a binary file, JSON over many lines) has no line
+    of a batch there, and is refused as a whole.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._first: LineFault | None = None  # of the first line
+        self._lines = 0
+
+    def take(self, data: bytes | None, fault: LineFault | None) -> None:
+        """One more line, and what is wrong with it. Raises InvalidRequest once it is certain."""
+        self._lines += 1
+        if fault is None or fault.code not in _NO_OBJECT:
+            self._lines = FIRST_LINES  # it has lines of JSON: nothing more is asked
+        elif self._lines == 1:
+            self._first = LineFault(fault.code, _told(data, fault))
+        elif self._lines == FIRST_LINES and self._first is not None:
+            problem = f"this is no JSONL: line 1 {self._first.message}"
+            more = f"and the {FIRST_LINES - 1} lines after it are no JSON objects either"
+            problem += f", {more}; give one request a line, as a JSON object"
+            raise InvalidRequest("IN", self._path, problem)
+
+
+def _told(data: bytes | None, fault: LineFault) -> str:
+    """The first line in words."""
+    if data is None:
+        return "is longer than a line may be"
+    begin = data.strip()[:40]
+    if fault.code == FaultCode.INVALID_ENCODING:
+        return f"is not UTF-8 text (it begins with the bytes {begin[:8].hex(' ')})"
+    return f"is {begin.decode('utf-8', 'replace')!a}{' …' if len(data.strip()) > len(begin) else ''}"
+
+
 @contextlib.contextmanager
 def faults_only() -> Iterator[None]:
     """Encloses code that reads a line of a batch. Raises LineFault in place of whatever that raises."""
@@ -78,6 +118,16 @@ def fault_of_body(error: InvalidRequest) -> LineFault:
     """The fault of a line whose body has this error."""
     code = FaultCode.UNSUPPORTED_FIELD if isinstance(error, UnsupportedField) else FaultCode.INVALID_FIELD
     return invalid(f"body.{error.field}", error.value, error.problem, code)
+
+
+def too_long(most_bytes: int) -> LineFault:
+    return LineFault(FaultCode.LINE_TOO_LONG, f"longer than {most_bytes} bytes; shorten its input")
+
+
+def duplicate(custom_id: str) -> LineFault:
+    """The fault of a line whose custom_id an earlier one has."""
+    problem = f"custom_id: {custom_id!r} stands on an earlier line; give each line its own"
+    return LineFault(FaultCode.DUPLICATE_CUSTOM_ID, problem, "custom_id", custom_id)
 
 
 def invalid(path: str, value: Any, problem: str, code: str = FaultCode.INVALID_FIELD) -> LineFault:

@@ -17,7 +17,7 @@ from millstream.batch.files.input_lines import InputFile, InputLine
 from millstream.batch.files.journal import Journal
 from millstream.batch.files.runfile import identity
 from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse, read_row
-from millstream.batch.rows.faults import FaultCode, LineFault
+from millstream.batch.rows.faults import LineFault, duplicate, too_long
 from millstream.batch.rows.output_rows import (
     answer_row,
     failure_row,
@@ -169,20 +169,12 @@ class BatchRun:
 
     def _parsed(self, line: InputLine) -> BatchLine | None:
         if line.data is None:
-            raise LineFault(
-                FaultCode.LINE_TOO_LONG,
-                f"longer than {self.source.max_line_bytes} bytes; shorten its input",
-            )
+            raise too_long(self.source.max_line_bytes)
         fields = self._options.completed(parse(line.data))
         custom_id = custom_id_of(fields)
         key = identity(custom_id)
         if key in self._seen:
-            raise LineFault(
-                FaultCode.DUPLICATE_CUSTOM_ID,
-                f"custom_id: {custom_id!r} stands on an earlier line; give each line its own",
-                "custom_id",
-                custom_id,
-            )
+            raise duplicate(custom_id)
         self._seen.add(key)
         if self._journal.has_id(custom_id):
             self.tally.skip(failed=self._journal.has_failure(custom_id))

@@ -24,6 +24,7 @@ class RunOptions:
     keep_results: bool = False  # on the server until they expire, even if their rows are on disk
     response_format: Mapping[str, Any] | None = None  # OpenAI's, of lines that say nothing about theirs
     on_change: OnChange = OnChange.STOP
+    strict_fields: bool = False  # a field that nothing reads stops the run before its first job
     reuse: bool = True  # equal lines whose answers are not sampled are computed once
     # not the user's to choose
     window_bytes: int = 128 * 1024**2  # of input lines under way at once, however few they are

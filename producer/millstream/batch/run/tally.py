@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from millstream.batch.files.spent import NOTHING_SPENT, Spent
+from millstream.batch.rows.line_findings import note_names
 from millstream.batch.run.error_counts import Cause, Causes
 from millstream.batch.run.pace import NO_WORK, Pace, Work
 from millstream.wire.messages.job_messages import Result
-
-MAX_UNKNOWN = 1000  # counted separately: a file may have a new name on every line
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +167,7 @@ class Tally:
 
     def note_unknown(self, names: Iterable[str]) -> None:
         """Count the unknown field names of one line."""
-        for name in names:
-            shown = ascii(name[:100])[1:-1] if not name.isprintable() else name[:100]
-            self.unknown[shown if len(self.unknown) < MAX_UNKNOWN or shown in self.unknown else "…"] += 1
+        note_names(self.unknown, names)
 
     def note_deprecated(self, names: Iterable[str]) -> None:
         """Count the field names of one line that have newer ones."""

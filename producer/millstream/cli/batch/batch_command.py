@@ -14,6 +14,7 @@ from millstream.batch.files.journal import Journal
 from millstream.batch.run.on_change import OnChange
 from millstream.batch.run.run_options import DEFAULT_WINDOW, RunOptions
 from millstream.cli.batch.batch_cancel import cancel
+from millstream.cli.batch.batch_check import StrictFields, check
 from millstream.cli.batch.batch_files import STANDARD, check_input, place_of
 from millstream.cli.batch.batch_run import Given, carry_out, report
 from millstream.cli.display.terminal import say
@@ -75,6 +76,7 @@ def run(
         bool, typer.Option("--retry-incomplete", help="Try those again whose answers were cut.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if there are error rows.")] = False,
+    strict_fields: StrictFields = False,
     price_per_hour: Annotated[
         float | None,
         typer.Option(
@@ -128,6 +130,7 @@ def run(
                 tenant=tenant,
                 keep_results=keep_results,
                 on_change=on_change,
+                strict_fields=strict_fields,
                 reuse=not no_reuse,
                 response_format=None if schema is None else openai_schema(schema),
             ),
@@ -144,6 +147,7 @@ def run(
         raise typer.Exit(ExitCode.FAILED)
 
 
+app.command(cls=HelpCommand)(check)
 app.command(cls=HelpCommand)(cancel)
 
 

@@ -11,13 +11,14 @@ from typing import Any
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.input_comparison import Survey, begin
-from millstream.batch.prepare_run import make_ready, prepare, read_models
+from millstream.batch.prepare_run import make_ready, prepare, queues_of, read_contexts, read_models
 from millstream.batch.run.run import BatchRun
 from millstream.batch.run.run_options import RunOptions
 from millstream.batch.run.tally import Summary
 from millstream.cli.batch.batch_cancel import say_what_stays, settle_interrupt
 from millstream.cli.batch.batch_files import STANDARD, spooled
 from millstream.cli.batch.batch_watch import watched
+from millstream.cli.batch.line_warnings import say_tokens, warn_of_fields, warn_of_long_lines
 from millstream.cli.batch.model_names import say_who_answers
 from millstream.cli.display.batch_progress import Shown
 from millstream.cli.display.batch_summary import as_mapping, print_summary, say_causes
@@ -89,6 +90,8 @@ def _say_what_was_found(given: Given, journal: Journal, survey: Survey) -> None:
         say(f"{lines} that could not be run {has} changed, and {are} tried again")
     if given.retry_failed or given.retry_incomplete:
         say(f"trying {counted(len(survey.retried), 'line')} again")
+    warn_of_fields(survey.findings)
+    say_tokens(survey.findings)
     if not survey.lines:
         warn(f"{given.source} has no lines; there is nothing to do")
 
@@ -132,6 +135,8 @@ async def answer(
             make_ready(survey, journal, options)
         else:
             done = await prepare(client, journal, options, survey)
+            contexts = await read_contexts(client, queues_of(survey.models, options.queue))
+            warn_of_long_lines(survey.findings, contexts, options.queue)
             if count := done.cancelled + done.running:
                 jobs, were = counted(count, "job"), "was" if count == 1 else "were"
                 say(f"{jobs} of an earlier run that no line of IN asks for now {were} cancelled")
@@ -142,8 +147,6 @@ async def answer(
 
 def report(summary: Summary, journal: Journal, price_per_hour: float | None, *, as_json: bool) -> None:
     say_causes(summary, journal)
-    if summary.unknown_fields:
-        warn(f"unknown fields were ignored, in so many lines: {_counted(summary.unknown_fields)}")
     if summary.deprecated_fields:
         names = _counted(summary.deprecated_fields)
         warn(f"older fields were taken as structured_outputs, in so many lines: {names}")

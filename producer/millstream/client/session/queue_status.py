@@ -68,6 +68,7 @@ class WorkerStatus:
     step: str = ""  # of its start, while it loads or starts another engine
     heartbeat_s: float | None = None  # age of this heartbeat; None: an older worker does not report it
     late: bool = False  # the next one should have come: the worker may be gone
+    context_length: int = 0  # most tokens of a request with its answer; 0: unknown
 
     @property
     def draining(self) -> bool:
@@ -223,4 +224,5 @@ def _worker(beat: Heartbeat, at_ms: int) -> WorkerStatus:
         step=beat.step,
         heartbeat_s=None if age_ms is None else age_ms / 1000,
         late=beat.is_late(at_ms),
+        context_length=beat.context_length,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from millstream.wire.messages.job_messages import ChatMessage, Request
+from millstream.wire.messages.job_messages import ChatMessage, Request, RequestKind
 
 BYTES_PER_TOKEN = 4  # of text, approximately, with most tokenizers
 FRAME_TOKENS = 4  # that a chat template writes around a message, a call or a tool, at least
@@ -21,6 +21,8 @@ def cost_of(request: Request) -> int:
         prompt = _bytes([request.prompt]) // BYTES_PER_TOKEN
     elif request.messages is not None:
         prompt = _chat_cost(request, request.messages)
+    if request.kind is RequestKind.COUNT:
+        return max(1, prompt)
     output = request.sampling.max_tokens
     return max(1, prompt + (USUAL_OUTPUT if output is None else output) * request.sampling.n)
 

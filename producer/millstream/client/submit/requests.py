@@ -26,7 +26,7 @@ from millstream.openai.offered_tools import (
 from millstream.openai.structured_outputs import FormatArgument, asked_format
 from millstream.wire.keys import Lane, check_own_id, new_own_id
 from millstream.wire.messages import codec
-from millstream.wire.messages.job_messages import ChatMessage, Request, ResultCache
+from millstream.wire.messages.job_messages import ChatMessage, Request, RequestKind, ResultCache
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.messages.validation_errors import invalid_request, within_reach
 from millstream.wire.versions import FIRST_VERSION
@@ -137,7 +137,10 @@ def _encoded(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int, sha
     deadline_ms = _deadline_ms(given.pop("deadline_s", None), now_ms)
     if isinstance(ready := given.get("request"), EncodedRequest) and len(given) == 1:
         return ready.settled(own_id, deadline_ms)
+    kind = _one_of(RequestKind, "kind", given.pop("kind", RequestKind.ANSWER))
     request = _request(given)
+    if kind is not request.kind and kind is not RequestKind.ANSWER:
+        request = request.model_copy(update={"kind": kind})
     version = request.lowest_version()
     if (deadline_ms, version) != (None, request.version):
         settled = {"version": version, "deadline_ms": deadline_ms or request.deadline_ms}

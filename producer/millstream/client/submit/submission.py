@@ -36,6 +36,7 @@ from millstream.wire.messages.job_messages import State
 from millstream.wire.messages.script_replies import SubmitOutcome, SubmitReply
 from millstream.wire.state.durability import Durability, Reached, Wait
 from millstream.wire.state.queue_info import QueueInfo
+from millstream.wire.versions import ADDED
 
 BATCH_JOBS = 256
 BATCH_BYTES = 4 * 1024**2
@@ -111,6 +112,11 @@ class Submission:
         for batch in _batches(self._drafts(items, now_ms, shards)):
             outcomes += await self._patiently(server, info, batch, give_up_s)
         return outcomes
+
+    async def can_count(self) -> bool:
+        """True if a living worker counts prompts. Raises Unavailable, and QueueMismatch as `many` does."""
+        await self._session.outlast(self._worker_versions.open)
+        return self._worker_versions.lives(ADDED["kind"])
 
     async def ready(self, item: EncodedRequest, wait_s: float) -> Submitted:
         """Submit one request that was checked and encoded before. Raises what `one` raises."""

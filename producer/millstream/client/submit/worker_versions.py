@@ -63,6 +63,10 @@ class WorkerVersions:
         self._next_look_s = time.monotonic()  # the workers may be upgraded at any time
         return self._mismatch(version)
 
+    def lives(self, version: int) -> bool:
+        """True if a living worker reads this version, as of the last look."""
+        return any(version in window for window in self._living)
+
     def _taken(self, version: int) -> bool:
         return any(version in window for window in self._living or [self._window])
 

@@ -29,6 +29,8 @@ def digest_of(request: Request) -> str:
         canonical["tools"] = [tool.model_dump(exclude_defaults=True) for tool in request.tools]
         chosen = request.tool_choice.name if request.tool_choice else ""
         canonical["tool_choice"] = [request.calling, chosen, request.parallel_tool_calls]
+    if request.kind != "answer":
+        canonical["kind"] = request.kind
     text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 

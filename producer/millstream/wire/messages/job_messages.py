@@ -51,6 +51,11 @@ class ResultCache(StrEnum):
     NO_STORE = "no-store"  # it is computed anew, and its result not kept
 
 
+class RequestKind(StrEnum):
+    ANSWER = "answer"
+    COUNT = "count"  # its prompt's tokens are counted, and nothing is computed
+
+
 class ChatMessage(Message):
     """`tool_calls`: those of an answer, which needs no content then; `tool_call_id`: the call whose outcome
     the message tells.
@@ -90,6 +95,7 @@ class Request(Message):
     parallel_tool_calls: bool = True  # False: at most one call
     prediction: PredictedText | None = None  # the guessed answer: see its module
     cache: ResultCache = ResultCache.USE
+    kind: RequestKind = RequestKind.ANSWER
 
     @model_validator(mode="before")
     @classmethod
@@ -151,7 +157,8 @@ class Request(Message):
     @property
     def may_be_kept(self) -> bool:
         """True if its result may be kept for equal requests."""
-        return self.has_one_answer and self.cache is not ResultCache.NO_STORE
+        stored = self.cache is not ResultCache.NO_STORE and self.kind is RequestKind.ANSWER
+        return self.has_one_answer and stored
 
     def lowest_version(self) -> int:
         """The lowest version of a message that has all of its fields."""

@@ -1,0 +1,71 @@
+"""Counts the prompts of a batch's lines by the workers of their queues, a bounded number at a time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from millstream.batch.files.input_lines import InputFile
+from millstream.batch.input_check import InputCheck
+from millstream.batch.rows.batch_lines import BatchLine
+from millstream.batch.rows.faults import LineFault, fault_of_body
+from millstream.batch.run.run_options import RunOptions
+from millstream.client.async_client import AsyncClient
+from millstream.errors import InvalidRequest, JobFailed, MillstreamError
+from millstream.wire.messages.job_messages import Result
+
+_CHUNK_ROWS = 256  # counted together
+_CHUNKS = 4  # under way at once
+
+
+class LineCounts:
+    """Mutable. `tokens` of the lines that were counted; `estimated`: some could not be, for want of workers
+    that count. Lines that workers refuse are added to the bad ones of `found`.
+    """
+
+    def __init__(self, client: AsyncClient, found: InputCheck, options: RunOptions) -> None:
+        self.tokens = 0
+        self.estimated = False
+        self._client = client
+        self._found = found
+        self._options = options
+        self._room = asyncio.Semaphore(_CHUNKS)
+
+    async def take(self, source: InputFile) -> None:
+        """Count all lines that can run. Raises Unavailable, QueueMismatch."""
+        chunks: dict[str, list[BatchLine]] = {}
+        try:
+            async with asyncio.TaskGroup() as group:
+                for row in InputCheck(self._options).rows(source, ""):
+                    rows = chunks.setdefault(row.queue, [])
+                    rows.append(row)
+                    if len(rows) == _CHUNK_ROWS:
+                        await self._room.acquire()
+                        group.create_task(self._count(row.queue, chunks.pop(row.queue)))
+                for queue, rows in chunks.items():
+                    await self._room.acquire()
+                    group.create_task(self._count(queue, rows))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+
+    async def _count(self, queue: str, rows: list[BatchLine]) -> None:
+        try:
+            client = self._client.with_queue(queue)
+            outcomes = await client.count_many([{"request": row.request} for row in rows])
+        finally:
+            self._room.release()
+        for row, outcome in zip(rows, outcomes, strict=True):
+            if isinstance(outcome, MillstreamError):
+                self._found.refuse(row.line, _fault(outcome))
+            else:
+                self.tokens += outcome.tokens
+                self.estimated |= outcome.estimated
+
+
+def _fault(error: MillstreamError) -> LineFault:
+    """The reason why the line cannot run. Raises the error if it is none of the line's."""
+    if isinstance(error, JobFailed) and isinstance(error.result, Result) and error.result.error:
+        told = error.result.error
+        return LineFault(told.code, told.message, told.field)
+    if isinstance(error, InvalidRequest):
+        return fault_of_body(error)
+    raise error

@@ -1,0 +1,138 @@
+"""Counts, before the first job of a run, what its lines ask for that nobody may have meant, and estimates
+their tokens. It reads a line's fields only as far as that takes, and judges none: the line may be invalid.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from millstream.batch.rows.batch_lines import LINE_FIELDS, unknown_beside_body
+from millstream.client.submit.request_cost import BYTES_PER_TOKEN, FRAME_TOKENS
+from millstream.errors import InvalidRequest
+from millstream.openai.api_endpoint import ApiEndpoint
+from millstream.openai.chat_messages import MESSAGE_FIELDS
+from millstream.openai.request_body import DEFAULT_QUEUE, KNOWN_FIELDS, max_tokens_of, unknown_names
+
+MAX_UNKNOWN = 1000  # counted separately: a file may have a new name on every line
+_SHOWN = 10  # names in one message
+_LIKENESS = 0.75  # of a name that was perhaps meant
+_MOST_TOKENS = 2**53  # of one line: a bound may be any number until a worker refuses it
+_KNOWN = LINE_FIELDS.union(*KNOWN_FIELDS.values())
+
+
+class LineFindings:
+    """Mutable. `prompt_tokens` are estimated; `output_tokens` is the most that the answers with a bound may
+    have together, `unbounded` the number of lines without one.
+    """
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.unknown: Counter[str] = Counter()
+        self.unbounded = 0
+        self.prompt_tokens = 0
+        self.output_tokens = 0
+        self._needs: defaultdict[str, array[int]] = defaultdict(lambda: array("q"))  # tokens, by body.model
+
+    def add(self, fields: Mapping[str, Any]) -> None:
+        """Count one line."""
+        self.lines += 1
+        note_names(self.unknown, unknown_beside_body(fields))
+        body, endpoint = fields.get("body"), _endpoint(fields)
+        if endpoint is None or not isinstance(body, dict):
+            return  # it becomes an error row
+        note_names(self.unknown, unknown_names(endpoint, body))
+        prompt, bound = min(_MOST_TOKENS, _prompt_tokens(body)), _bound(endpoint, body)
+        self.prompt_tokens += prompt
+        self.output_tokens += (bound or 0) * _choices(body)
+        self.unbounded += bound is None
+        model = body.get("model")
+        named = model if isinstance(model, str) and model else DEFAULT_QUEUE
+        self._needs[named].append(prompt + (bound or 1))
+
+    def too_long(self, contexts: Mapping[str, int], queue: str | None = None) -> int:
+        """The number of lines whose input and output are estimated to be more than their model holds.
+        `contexts`: its tokens, by queue; `queue`: the one of all lines.
+        """
+        return sum(
+            sum(need > contexts[queue or named] for need in needs)
+            for named, needs in self._needs.items()
+            if (queue or named) in contexts
+        )
+
+    def told_unknown(self) -> str:
+        """The names of unknown fields in words, each with its number of lines; empty: there are none."""
+        told = [
+            f"{name} in {count:,} line{'s' if count > 1 else ''}{_hint(name)}"
+            for name, count in self.unknown.most_common(_SHOWN)
+        ]
+        more = len(self.unknown) - len(told)
+        return ", ".join([*told, *([f"{more:,} other names"] if more else [])])
+
+
+def note_names(counts: Counter[str], names: Iterable[str]) -> None:
+    """Count the unknown field names of one line, as they can be printed."""
+    for name in names:
+        shown = name[:100] if name.isprintable() else ascii(name[:100])[1:-1]
+        counts[shown if len(counts) < MAX_UNKNOWN or shown in counts else "…"] += 1
+
+
+def _hint(name: str) -> str:
+    prefix, _, last = name.rpartition(".")
+    known = MESSAGE_FIELDS if prefix == "messages" else _KNOWN
+    if name in known:
+        return " (known, but not in that place)"
+    [meant] = get_close_matches(last, sorted(known), 1, _LIKENESS) or [""]
+    return f" (did you mean {meant}?)" if meant else ""
+
+
+def _endpoint(fields: Mapping[str, Any]) -> ApiEndpoint | None:
+    url = fields.get("url")
+    return next((endpoint for endpoint in ApiEndpoint if endpoint == url), None)
+
+
+def _bound(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> int | None:
+    """Most tokens of one answer; 1 where the line is invalid."""
+    try:
+        bound = max_tokens_of(endpoint, body)
+    except InvalidRequest:
+        return 1
+    if bound is None:
+        return None
+    return min(_MOST_TOKENS, max(1, bound)) if type(bound) is int else 1
+
+
+def _choices(body: Mapping[str, Any]) -> int:
+    number = body.get("n")
+    return min(_MOST_TOKENS, max(1, number)) if type(number) is int else 1
+
+
+def _prompt_tokens(body: Mapping[str, Any]) -> int:
+    """Four bytes of text are about a token with most tokenizers; a chat template writes some more around a
+    message and a tool.
+    """
+    prompt = body.get("prompt")
+    if isinstance(prompt, list):
+        return len(prompt)  # token ids
+    messages, tools = body.get("messages"), body.get("tools")
+    frames = sum(len(parts) for parts in (messages, tools) if isinstance(parts, list))
+    texts = [*_texts([prompt, messages]), json.dumps(tools, ensure_ascii=False) if tools else ""]
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    return frames * FRAME_TOKENS + size // BYTES_PER_TOKEN
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts of a value, however deep."""
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, dict):
+            left.extend(one.values())
+        elif isinstance(one, list):
+            left.extend(one)
