@@ -189,7 +189,10 @@ class Supervisor:
                 _log.info("engine pauses", step=message)
             case LoadProgress(message):
                 self._tried = frame.tried or self._tried
-                _log.info("engine loading", step=message, seconds=round(link.age_s, 1))
+                if frame.is_step:
+                    _log.info("engine loading", step=message, seconds=round(link.age_s, 1))
+                else:
+                    _log.info("engine found", fact=message, seconds=round(link.age_s, 1))
             case Found(model, digest):
                 await self._usable(link, self._callbacks.found(model, digest))
             case Ready(info):

@@ -18,6 +18,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from safetensors import SafetensorError, safe_open
 
 from millstream_worker.engine.protocol.config import cache_folder
+from millstream_worker.engine.protocol.frames import LoadStep
 from millstream_worker.engine.runner.checkpoint.size_bounds import (
     check_config,
     check_depth,
@@ -98,7 +99,7 @@ def _from_file(path: Path, cache: Path, report: Report) -> Checkpoint:
 
 def _from_hub(model: str, cache: Path, report: Report) -> Checkpoint:
     repository, _, file = model.rpartition("/")
-    report(f"looking for {model} in the hub's cache and on the hub")
+    report(f"{LoadStep.FETCH} {model}, unless it is in the hub's cache")
     try:
         if file.endswith(".gguf") and "/" in repository:
             return _from_file(Path(hf_hub_download(repository, file)), cache, report)
