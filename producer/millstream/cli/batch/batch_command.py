@@ -116,6 +116,7 @@ def run(
         client = ClientOptions(
             durability=durability, durability_replicas=replicas, durability_timeout_s=durability_timeout_s
         )
+        response_format = None if schema is None else openai_schema(schema)
         local = choose_model(redis_url or None, model, say)
         given = Given(
             source,
@@ -129,7 +130,7 @@ def run(
                 keep_results=keep_results,
                 on_change=on_change,
                 reuse=not no_reuse,
-                response_format=None if schema is None else openai_schema(schema),
+                response_format=response_format,
             ),
             client,
             price_per_hour,

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from huggingface_hub import hf_hub_download, snapshot_download
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from safetensors import SafetensorError, safe_open
 
 from millstream_worker.engine.protocol.config import cache_folder
@@ -104,6 +104,11 @@ def _from_hub(model: str, cache: Path, report: Report) -> Checkpoint:
         if file.endswith(".gguf") and "/" in repository:
             return _from_file(Path(hf_hub_download(repository, file)), cache, report)
         folder = Path(snapshot_download(model, allow_patterns=_HUB_FILES, ignore_patterns=_HUB_OTHERS))
+    except LocalEntryNotFoundError as error:
+        raise CheckpointError(
+            f"model {model!r}: there is no such file or folder, nor such a model in the hub's cache, and no "
+            "network to fetch it: give a folder or a GGUF file"
+        ) from error
     except (HfHubHTTPError, OSError, ValueError) as error:  # all that the hub's client says no with
         reason = str(error).strip().partition("\n")[0]
         raise CheckpointError(
