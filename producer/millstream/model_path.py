@@ -10,7 +10,7 @@ _MAGIC = b"GGUF"
 
 
 def problem_of(model: str) -> str | None:
-    """What is wrong with a model's path; None for one that may be a model, and for a hub id."""
+    """Returns the problem of a model's path; None for one that may be a model, and for a hub id."""
     try:
         path = Path(model).expanduser()
         if path.is_dir():

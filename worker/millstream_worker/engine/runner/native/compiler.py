@@ -34,8 +34,8 @@ class CannotBuild(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CompileLimits:
-    """Of commands that run together. `cpu_s`: what all their processes may compute. `wall_s`: how long they
-    may take, counted in looks: while this process is suspended, they mostly are as well."""
+    """Bounds commands that run together. `cpu_s`: what all their processes may compute. `wall_s`: how long
+    they may take, counted in looks: while this process is suspended, they mostly are as well."""
 
     cpu_s: float = 60.0  # all of the library takes 18 on a Xeon of 2023
     wall_s: float = 600.0
