@@ -37,7 +37,7 @@ class CompileLimits:
     """Bounds commands that run together. `cpu_s`: what all their processes may compute. `wall_s`: how long
     they may take, counted in looks: while this process is suspended, they mostly are as well."""
 
-    cpu_s: float = 60.0  # all of the library takes 18 on a Xeon of 2023
+    cpu_s: float = 60.0  # all of the library took 18 on a Xeon with AMX
     wall_s: float = 600.0
 
     def check(self, running: Sequence[_Command], looks: int, ended_s: float) -> None:
