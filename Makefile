@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-for-demo
 CODE := producer worker tests ops
 
 .DEFAULT_GOAL := help
@@ -13,14 +14,24 @@ help: ## Show what there is
 
 setup: $(STAMP) ## Create .venv and install everything into it (done once)
 
-$(STAMP): pyproject.toml constraints.txt
-	@echo "setting up $(VENV) (once; torch and its friends take a minute or two)"
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Millstream needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(PYTHON) -m venv $(VENV)
+
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "setting up $(VENV) for development (once; torch and its friends take minutes)"
+	@$(INSTALL) -e '.[dev]'
+	@touch $@ $(DEMO_STAMP)
+
+# Nothing but what a person's first run needs.
+$(DEMO_STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "setting up $(VENV) (once; torch and its friends take minutes)"
+	@$(INSTALL) -e '.[cli,worker,embedded]'
 	@touch $@
 
-demo: $(STAMP) ## Run the main job: documents in, streamed tokens and a results file out
+demo: $(DEMO_STAMP) ## Run the main job: documents in, streamed tokens and a results file out
 	@$(BIN)/python ops/demo/run.py
 
 # Tests start hundreds of processes: each would compile our modules again.

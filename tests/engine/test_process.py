@@ -278,9 +278,9 @@ def test_loading_is_progress_while_it_works() -> None:
     clock, spent = Clock(), [0.0, 0]
     progress = Progress(clock, lambda: (spent[0], int(spent[1])))
     still = [progress.beat().seconds]
-    for cpu, reads in ((0.05, 0), (0.06, 0), (0.5, 0), (0.5, 0), (0.5, 1)):
+    for cpu, reads in ((0.01, 0), (0.02, 0), (0.05, 0), (0.05, 0), (0.05, 1)):
         clock.now += 1
         spent[:] = cpu, reads
         still.append(progress.beat().seconds)
-    # less than a tenth of the time are only its beats; then it has computed; then a block came from the disk
+    # a hundredth of the time is only waiting; then it has computed; then a block came from the disk
     assert still == [0, 1, 2, 0, 1, 0]

@@ -36,9 +36,10 @@ def wrong(folder: Path) -> str:
     return script(
         folder,
         f"""
-        cp {SOURCES}/* {folder}
-        sed -i 's/{expression.replace("*", "[*]")}/shape_.scale/' {folder}/tile.h
-        for argument; do shift; set -- "$@" "$(echo "$argument" | sed 's|^{SOURCES}/|{folder}/|')"; done""",
+        copy=$(mktemp -d {folder}/XXXXXX)
+        cp {SOURCES}/* $copy
+        sed -i 's/{expression.replace("*", "[*]")}/shape_.scale/' $copy/tile.h
+        for argument; do shift; set -- "$@" "$(echo "$argument" | sed "s|^{SOURCES}/|$copy/|")"; done""",
     )
 
 

@@ -16,6 +16,14 @@ GOOD = ["--model", "m"]
     ("flags", "says"),
     [
         ([], "model: is required: a local folder, a GGUF file or a hub id (got ''); set MILLSTREAM_MODEL or"),
+        (
+            ["--model", "./nowhere"],
+            "model: no such file or folder (got './nowhere'); set MILLSTREAM_MODEL or",
+        ),
+        (
+            ["--model", __file__],
+            "model: a single file must be a .gguf; of a safetensors model, name the fold",
+        ),
         ([*GOOD, "--queue", "a{b"], "queue: 1 to 100 characters without braces"),
         ([*GOOD, "--redis-url", "http://u:secret@h"], "redis_url: must begin with redis://"),
         ([*GOOD, "--redis-url", "redis://u:secret@h:port"], "redis_url: not a Redis URL"),

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 
 from millstream.errors import MissingExtra
 from millstream.version import version
+from millstream_worker.start_options import CHECK, REPLACE_MODEL, VERSION
 
-CHECK, REPLACE_MODEL = "--check", "--replace-model"  # of one start: no settings
 NEEDED = ("torch", "transformers", "pydantic_settings", "prometheus_client")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status: see `millstream_worker.command`."""
     given = sys.argv[1:] if arguments is None else arguments
-    if "--version" in given:
+    if VERSION in given:
         sys.stdout.write(f"millstream-worker {version()}\n")
         return 0
     if any(importlib.util.find_spec(module) is None for module in NEEDED):

@@ -7,6 +7,7 @@ environment.
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import re
 import shlex
@@ -16,14 +17,16 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ByteSize, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, CliSettingsSource, SettingsConfigDict
 
 from millstream.errors import InvalidRequest
+from millstream.model_path import problem_of
 from millstream.wire.connection import SCHEMES, Endpoint
 from millstream.wire.connection.target import without_password
 from millstream.wire.keys import QueueKeys
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.sizes import share_of, size_bytes
+from millstream_worker.start_options import START_OPTIONS
 
 PREFIX = "MILLSTREAM_"
 _ALIKE = 0.8  # share of equal letters by which an unknown name counts as a slip for a known one
@@ -44,9 +47,7 @@ class BadSettings(Exception):
 
 
 class Settings(BaseSettings):
-    """Settings of one worker process. `--check` prints a page about model and device instead of serving;
-    `--replace-model` replaces the queue's model.
-    """
+    """Settings of one worker process."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -248,6 +249,8 @@ class Settings(BaseSettings):
     def _model_given(cls, model: str) -> str:
         if not model:
             raise ValueError("is required: a local folder, a GGUF file or a hub id")
+        if problem := problem_of(model):
+            raise ValueError(problem)
         return model
 
     @model_validator(mode="after")
@@ -272,9 +275,26 @@ class Settings(BaseSettings):
 def load(arguments: Sequence[str] = ()) -> Settings:
     """Read flags and environment. Raises BadSettings with every bad setting at once; SystemExit on --help."""
     try:
-        return Settings(_cli_parse_args=list(arguments))  # type: ignore[call-arg]  # pydantic-settings' own
+        command_line = CliSettingsSource[argparse.ArgumentParser](
+            Settings, root_parser=_parser(), cli_parse_args=list(arguments)
+        )
+        return Settings(_cli_settings_source=command_line)  # type: ignore[call-arg]  # pydantic-settings' own
     except ValidationError as error:
         raise BadSettings([_line(problem) for problem in error.errors(include_url=False)]) from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    """With the options of one start, for its help: they are taken out of the arguments before."""
+    parser = argparse.ArgumentParser(
+        prog="millstream-worker",
+        allow_abbrev=False,
+        usage="millstream-worker --model MODEL [--redis-url URL] [--SETTING VALUE ...]",
+        description="Serve the jobs of one queue with one model. Each setting is also read from the "
+        f"environment, as {PREFIX}…: {PREFIX}MODEL, {PREFIX}REDIS_URL.",
+    )
+    for name, text in START_OPTIONS.items():
+        parser.add_argument(name, action="store_true", default=argparse.SUPPRESS, help=text)
+    return parser
 
 
 def mistyped(environment: Mapping[str, str]) -> list[str]:

@@ -38,7 +38,14 @@ def test_the_step_and_the_whole_have_their_times() -> None:
     assert loading.try_enter("compiling", 112.0)
     assert not loading.try_enter("compiling", 113.0)
     assert loading.text(112.0) == "loading the model, 12 s: compiling"
-    assert loading.text(115.0) == "loading the model, 15 s (3 s in this step): compiling"
+    assert loading.text(115.0) == "loading the model, 15 s: compiling (3 s)"
+
+
+def test_a_step_that_gets_on_keeps_its_begin() -> None:
+    loading = LoadingProgress(100.0)
+    assert loading.try_enter("reading the weights", 101.0)
+    assert not loading.try_enter("reading the weights: 40%", 104.0)
+    assert loading.text(105.0) == "loading the model, 5 s: reading the weights: 40% (4 s)"
 
 
 async def test_without_a_terminal_each_step_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:

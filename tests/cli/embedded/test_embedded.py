@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from support.commands import invoke, process
+from support.commands import assert_refused, invoke, process
 from support.workers.answering_worker import completion, read_rows, write_lines
 from support.workers.counting_worker import counted, model_name, write_tokenizer
 from support.workers.fake_engine import COMMAND
@@ -283,8 +283,58 @@ def test_ctrl_c_twice_does_not_wait(run: EmbeddedRun) -> None:
     assert not alive(note.worker or 0)
 
 
+def test_a_slower_worker_is_told_with_its_reason(counting: str) -> None:
+    done = invoke("submit", "w1", "--max-tokens", 3, "--wait", "--model", f"{counting},check_fault=1")
+    assert done.exit_code == 0, done.stderr
+    assert re.search(r"^millstream: slower: .*CUDA error", done.stderr, re.MULTILINE), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("./nowhere", "no such file or folder"),
+        ("nowhere.gguf", "no such file or folder"),
+        ("empty", "the folder is empty"),
+        ("text.gguf", "is no GGUF file"),
+        (
+            "folder/config.json",
+            "a single file must be a .gguf; of a safetensors model, name the folder",
+        ),
+        ("weights", "to run a GGUF file, name the file: weights/real.gguf"),
+        ("x" * 300, "cannot be read"),
+    ],
+)
+def test_a_path_that_can_be_no_model_starts_nothing(
+    model: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MILLSTREAM_REDIS_URL", raising=False)
+    monkeypatch.setenv("MILLSTREAM_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("empty", "folder", "weights"):
+        Path(name).mkdir()
+    for name in ("text.gguf", "folder/config.json", "weights/real.gguf"):
+        Path(name).write_text("{}")
+    source = write_lines(tmp_path / "in.jsonl", [completion("a", "w1", max_tokens=2)])
+    for command in (
+        ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--model", model),
+        ("submit", "w1", "--wait", "--model", model),
+    ):
+        assert_refused(f"--model: {says}" if not model.startswith("weights") else says, *command)
+    assert not (tmp_path / "home").exists()
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_wrong_schema_is_told_before_a_model_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MILLSTREAM_REDIS_URL", raising=False)
+    monkeypatch.setattr("millstream.cli.batch.batch_command.choose_model", None)
+    source = write_lines(tmp_path / "in.jsonl", [completion("a", "w1", max_tokens=2)])
+    assert_refused("--schema: ", "batch", "run", source, "-o", tmp_path / "out.jsonl", "--schema", "nowhere")
+
+
 def test_a_model_that_cannot_be_loaded_is_one_clear_message(counting: str, tmp_path: Path) -> None:
     done = invoke("submit", "w1", "--wait", "--model", f"{counting},broken=out of luck")
     assert done.exit_code == 3
-    assert "out of luck" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("millstream: error: out of luck (the worker's log: ")
     assert str(tmp_path / "home" / "embedded" / "worker.log") in done.stderr

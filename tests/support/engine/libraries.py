@@ -26,6 +26,14 @@ def built(flags: tuple[str, ...] = FLAGS) -> Library:
         return build(CACHE, flags)
 
 
+def script(folder: Path, lines: bytes) -> str:
+    """A command that is started as a compiler."""
+    compiler = folder / "compiler"
+    compiler.write_bytes(b"#!/bin/sh\n" + lines)
+    compiler.chmod(0o700)
+    return str(compiler)
+
+
 def put_into(cache: Path) -> Path:
     """The library that an engine would compile into this folder; without a compiler the test is skipped."""
     built()

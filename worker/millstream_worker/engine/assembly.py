@@ -32,7 +32,7 @@ from millstream_worker.engine.runner.device.gpu import Gpu, gpu_of, settle
 from millstream_worker.engine.runner.forward import Eager, Forward
 from millstream_worker.engine.runner.kv.host_swap import HostSwap, copied_blocks, copy_bytes, open_swap
 from millstream_worker.engine.runner.kv.kv_format import LAYOUT
-from millstream_worker.engine.runner.kv.pool_size import capacity_line, free_bytes, pool_blocks
+from millstream_worker.engine.runner.kv.pool_size import capacity_line, free_bytes, pool_blocks, room_line
 from millstream_worker.engine.runner.kv.storage import KVStorage, bytes_per_block
 from millstream_worker.engine.runner.model.checked_attention import checked_attention
 from millstream_worker.engine.runner.model.dtypes import DTYPES, computed_in
@@ -91,7 +91,7 @@ def _build(
     room = _Room(loaded, records, report, mark)
     config, blocks = fit_limits(config, device.type, room.blocks)
     info = _info(config, checkpoint, loaded, blocks)
-    for line in (*loaded.notes, capacity_line(info)):
+    for line in (*loaded.notes, capacity_line(info), room_line(info)):
         report(line)
     storage = KVStorage(loaded.layer_specs, info.blocks, config.block_size, loaded.dtype, device)
     swap = open_swap(config, storage, report)
@@ -135,6 +135,7 @@ def _load(
         kv_dtype=config.kv_dtype,
         cache_dir=config.cache_dir,
         gpu=gpu,
+        report=report,
         mark=mark,
     )
     if gpu:  # the host prepares small tensors only: more threads would only spin

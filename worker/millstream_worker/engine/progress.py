@@ -4,15 +4,19 @@ progress in it. A computed layer, a file read, a begun step are progress; that t
 
 from __future__ import annotations
 
+import os
 import resource
 import time
 from collections.abc import Callable
 
 from millstream_worker.engine.protocol.frames import Beat
+from millstream_worker.engine.session_cpu import session_cpu_s
 
 Mark = Callable[[], None]
 _LONGEST_GAP_S = 5.0  # between two beats: a longer gap means that the process was suspended, not stuck
-_BUSY_SHARE = 0.1  # of the time between two beats: loading code that computes cannot mark its progress
+# Of the time between two beats: loading code that computes cannot mark its progress. It gets more even of a
+# busy machine, or of a container's quota; a hanging download takes as good as nothing.
+_BUSY_SHARE = 0.02
 
 
 class Progress:
@@ -49,14 +53,17 @@ class Progress:
         return Beat(self._phase, self._still_s)
 
     def _has_worked(self, passed: float) -> bool:
-        """Fetching or converting a checkpoint takes minutes inside of libraries: there CPU time and storage
-        traffic of the process count as progress. A hanging download, or a lock, has none.
+        """Fetching, converting or compiling takes minutes inside of libraries: there CPU time, also of the
+        session's other processes, and storage traffic count as progress. A hanging download has none.
         """
         before, self._spent = self._spent, self._work()
         return self._spent[0] - before[0] > _BUSY_SHARE * passed or self._spent[1] > before[1]
 
 
 def _spent() -> tuple[float, int]:
-    """CPU seconds, and blocks of storage read (of mapped files, too) or written (what is fetched)."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime, used.ru_majflt + used.ru_inblock + used.ru_oublock
+    """CPU seconds, but for this thread's, and blocks of storage read (of mapped files, too) or written (what
+    is fetched)."""
+    used, ended = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    seconds = time.process_time() - time.thread_time() + ended.ru_utime + ended.ru_stime
+    seconds += session_cpu_s(os.getsid(0), but=os.getpid())  # compilers that torch has started
+    return seconds, used.ru_majflt + used.ru_inblock + used.ru_oublock

@@ -194,8 +194,11 @@ class Supervisor:
                 _log.info("engine pauses", step=message)
             case LoadProgress(message):
                 self._tried = frame.tried or self._tried
-                _log.info("engine loading", step=message, seconds=round(link.age_s, 1))
-                self._callbacks.loading(message)
+                if frame.is_step:
+                    _log.info("engine loading", step=message, seconds=round(link.age_s, 1))
+                    self._callbacks.loading(message)
+                else:
+                    _log.info("engine found", fact=message, seconds=round(link.age_s, 1))
             case Found(model, digest):
                 await self._usable(link, self._callbacks.found(model, digest))
             case Ready(info):

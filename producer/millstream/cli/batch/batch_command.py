@@ -118,6 +118,7 @@ def run(
         client = ClientOptions(
             durability=durability, durability_replicas=replicas, durability_timeout_s=durability_timeout_s
         )
+        response_format = None if schema is None else openai_schema(schema)
         local = choose_model(redis_url or None, model, say)
         given = Given(
             source,
@@ -132,7 +133,7 @@ def run(
                 on_change=on_change,
                 strict_fields=strict_fields,
                 reuse=not no_reuse,
-                response_format=None if schema is None else openai_schema(schema),
+                response_format=response_format,
             ),
             client,
             price_per_hour,

@@ -28,23 +28,23 @@ async def show_loading(steps: Steps, look_s: float = LOOK_S, line_every_s: float
 
 
 class LoadingProgress:
-    """The current step and its start. `now` in seconds."""
+    """The current step and its start. `now` in seconds. Behind a step's colon is how far it is."""
 
     def __init__(self, now: float) -> None:
         self._begun = self._entered = now
         self._step = "starting the worker"
 
     def try_enter(self, step: str, now: float) -> bool:
-        """Enter the step; False if it is the current one."""
-        if step == self._step:
-            return False
-        self._step, self._entered = step, now
-        return True
+        """Enter the step; False if it is the current one, which may have got on."""
+        if is_new := step.partition(":")[0] != self._step.partition(":")[0]:
+            self._entered = now
+        self._step = step
+        return is_new
 
     def text(self, now: float) -> str:
         since = now - self._entered
-        own = f" ({since:.0f} s in this step)" if since >= 1 and self._entered > self._begun else ""
-        return f"loading the model, {now - self._begun:.0f} s{own}: {self._step}"
+        own = f" ({since:.0f} s)" if since >= 1 and self._entered > self._begun else ""
+        return f"loading the model, {now - self._begun:.0f} s: {self._step}{own}"
 
 
 async def _status(loading: LoadingProgress, steps: Steps, look_s: float) -> None:
@@ -53,7 +53,7 @@ async def _status(loading: LoadingProgress, steps: Steps, look_s: float) -> None
             now = time.monotonic()
             for step in steps():
                 loading.try_enter(step, now)
-            status.update(Text(loading.text(now), no_wrap=True, overflow="ellipsis"))
+            status.update(Text(loading.text(now)))  # wrapped, where it is longer than the line
             await asyncio.sleep(look_s)
 
 

@@ -29,8 +29,8 @@ def say(message: str) -> None:
     errors.print(f"[dim]millstream:[/dim] {escape(message)}")
 
 
-def warn(message: str) -> None:
-    errors.print(f"[yellow]millstream: warning:[/yellow] {escape(message)}")
+def warn(message: str, kind: str = "warning") -> None:
+    errors.print(f"[yellow]millstream: {kind}:[/yellow] {escape(message)}")
 
 
 def complain(message: str) -> None:

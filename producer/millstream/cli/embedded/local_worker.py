@@ -23,7 +23,7 @@ RESULT_TTL_S = 7 * 86_400  # a run that is continued within a week computes noth
 
 
 class WorkerEnded(MillstreamError):
-    """The worker process ended by itself; the message contains the end of its log."""
+    """The worker process ended by itself; the message is its reason, or the end of its log."""
 
 
 class LocalWorker:
@@ -73,7 +73,10 @@ class LocalWorker:
         assert self._process is not None, "the block was entered"
         if (code := self._process.poll()) is not None:
             how = f"with code {code}" if code >= 0 else f"by signal {-code}"
-            raise WorkerEnded(f"the worker ended {how}: {self.log.tail()}")
+            reason = self.log.reason()
+            if reason is None:
+                raise WorkerEnded(f"the worker ended {how}: {self.log.tail()}")
+            raise WorkerEnded(f"{reason} (the worker's log: {self.log.path})")
 
 
 def check_extras() -> None:

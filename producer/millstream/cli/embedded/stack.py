@@ -14,8 +14,9 @@ from millstream.cli.embedded.embedded_server import EmbeddedServer, home, runnin
 from millstream.cli.embedded.local_worker import LocalWorker, check_extras
 from millstream.client.session.run_while import run_while
 from millstream.errors import InvalidRequest, Unavailable
+from millstream.model_path import problem_of
 from millstream.wire.connection import Endpoint, unavailable
-from millstream.wire.state.heartbeat import read_workers
+from millstream.wire.state.heartbeat import SERVING, Heartbeat, read_workers
 from millstream.wire.state.queue_info import QueueInfo, read_queue
 
 T = TypeVar("T")
@@ -58,13 +59,22 @@ class Stack:
         finally:
             await redis.aclose()
 
-    async def worker_ready(self) -> None:
-        """Waits inside `guard` until this command's own worker, if it has one, has loaded its model."""
+    async def worker_ready(self) -> list[str]:
+        """Waits inside `guard` until this command's own worker, if it has one, has loaded its model. Returns
+        what is slower with it than it could be, with the reasons."""
         while self.queue is not None:
             with contextlib.suppress(Unavailable):  # `guard` has the better message if the server has ended
-                if await self.has_worker(self.queue):
-                    return
+                if serving := await self._serving(self.queue):
+                    return [worker.fallbacks for worker in serving if worker.fallbacks]
             await asyncio.sleep(LOOK_S)
+        return []
+
+    async def _serving(self, queue: str) -> list[Heartbeat]:
+        async with self._commands() as redis:
+            info = await read_queue(redis, queue) or QueueInfo()
+            keys = info.keys(queue)
+            workers = await read_workers(redis, *(keys.shard(n) for n in range(info.shards)))
+        return [worker for worker in workers if worker.state == SERVING]
 
     async def _watch(self) -> None:
         while True:
@@ -93,9 +103,12 @@ def choose_model(redis_url: str | None, model: str | None, say: Callable[[str], 
         return None
     check_extras()
     if model is None:
-        path = demo_model(say)
-        return LocalModel(path.name, str(path))
-    known = str(Path(model).resolve()) if Path(model).exists() else model
+        file = demo_model(say)
+        return LocalModel(file.name, str(file))
+    if wrong := problem_of(model):
+        raise InvalidRequest("--model", model, wrong)
+    path = Path(model).expanduser()
+    known = str(path.resolve()) if path.exists() else model
     return LocalModel(known, known)
 
 

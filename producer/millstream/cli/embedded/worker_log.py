@@ -17,6 +17,7 @@ _STEPS = {  # by the log's event
     "engine loading": "",  # the record has the step
     "engine ready": READING_TOKENIZER,
 }
+_ENDS = "worker ends"
 _MAX_VALUE = 500  # characters of one field: tracebacks are long
 
 
@@ -39,6 +40,15 @@ class WorkerLog:
         self._read += len(whole)
         records = [_record(line) for line in whole.decode(errors="replace").splitlines()]
         return [step for record in records if record and (step := _step(record))]
+
+    def reason(self) -> str | None:
+        """Why the worker has ended itself, if it says so."""
+        try:
+            lines = self.path.read_text(errors="replace").splitlines()
+        except OSError:
+            return None
+        ends = [record for line in lines if (record := _record(line)) and record.get("event") == _ENDS]
+        return str(ends[-1].get("reason", "")) or None if ends else None
 
     def tail(self) -> str:
         """The last lines, for an error message."""

@@ -53,8 +53,10 @@ async def load_model(stack: Stack) -> None:
     """Wait for the command's own worker, so that measured times exclude its start."""
     if stack.queue is not None:
         begun_s = time.monotonic()
-        await run_while(show_loading(stack.steps), stack.worker_ready())
+        slower = await run_while(show_loading(stack.steps), stack.worker_ready())
         say(f"the model was loaded in {time.monotonic() - begun_s:.0f} s")
+        for reason in slower:
+            warn(reason, "slower")
 
 
 async def outlast_outages(read: Callable[[], Awaitable[T]], for_s: float | None = None) -> T:

@@ -9,9 +9,11 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
+from filelock import FileLock
 from support.models.gguf_files import BOS, EOS, tiny_llama, write_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from millstream_worker.engine.runner.checkpoint import gguf_cache
 from millstream_worker.engine.runner.checkpoint.gguf_cache import GGUFCache, GGUFError
 
 Type = gguf.GGMLQuantizationType
@@ -111,6 +113,26 @@ def test_two_at_once_convert_once(file: Path, cache: GGUFCache) -> None:
     assert len(told) == 1
     assert len(folders) == 2
     assert folders[0] == folders[1]
+
+
+def test_one_that_waits_for_a_conversion_says_so(
+    file: Path, cache: GGUFCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not taken for stuck."""
+    monkeypatch.setattr(gguf_cache, "_TELL_S", 0.05)
+    folder, told = cache.folder_of(file, Told()), Told()
+    folder.rename(folder.with_name("aside"))
+    other = FileLock(f"{folder}.lock", is_singleton=False)
+    other.acquire()
+
+    def tell(line: str) -> None:
+        told(line)
+        if len(told) == 3:
+            folder.with_name("aside").rename(folder)
+            other.release()
+
+    assert cache.folder_of(file, tell) == folder
+    assert told == [f"waiting for another worker, which converts {file.name}"] * 3
 
 
 @pytest.mark.parametrize("damage", ["empty", "text", "cut in the metadata", "cut in the weights", "mamba"])

@@ -13,6 +13,7 @@ from support.engine.libraries import built, put_into
 from millstream_worker.engine.runner.attention.native.native_backend import NativeAttention
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.native import build as building
+from millstream_worker.engine.runner.native import compiler
 from millstream_worker.engine.runner.native.build import FLAGS, processor
 from millstream_worker.engine.runner.native.library import Library
 
@@ -81,7 +82,7 @@ def tiles_library(compiler_defines: frozenset[str]) -> Library:
 def compiler_defines() -> frozenset[str]:
     """The macros of the processor that the compiler compiles for."""
     command, _ = building._compiler()
-    return frozenset(building._run(*command, *FLAGS, "-dM", "-E", "-x", "c++", os.devnull).split())
+    return frozenset(compiler.run(*command, *FLAGS, "-dM", "-E", "-x", "c++", os.devnull).split())
 
 
 @pytest.fixture(scope="session", params=BFLOAT16)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import re
-import select
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.engine.libraries import script
 
 from millstream_worker.engine.runner.attention.native.native_backend import NativeAttention
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
@@ -21,7 +21,9 @@ from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model import attention_choice
 from millstream_worker.engine.runner.native import build as building
-from millstream_worker.engine.runner.native.build import CannotBuild, build
+from millstream_worker.engine.runner.native import compiler as compiling
+from millstream_worker.engine.runner.native.build import build
+from millstream_worker.engine.runner.native.compiler import CannotBuild
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.self_check import library_check
 from millstream_worker.engine.runner.self_check.deviation import Mismatch
@@ -97,7 +99,7 @@ def test_a_compiler_may_be_a_command_with_arguments(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("CXX", f"env LC_ALL=C '{plain}'")
     command, _ = building._compiler()
     assert command[1:] == ("LC_ALL=C", plain)
-    assert building._run(*command, "--version").startswith(version)
+    assert compiling.run(*command, "--version").startswith(version)
 
 
 @pytest.mark.parametrize(
@@ -132,30 +134,9 @@ def test_a_failing_compiler_is_quoted_even_when_not_utf8(
     with pytest.raises(CannotBuild, match=r"failed with status 1: .*error: .*z80"):
         build(tmp_path, (*building.FLAGS, "-march=z80"))
     assert files(tmp_path) == []
-    monkeypatch.setenv("CXX", compiler_of(tmp_path, b"echo '\xe9: error: no' >&2\nexit 1\n"))
+    monkeypatch.setenv("CXX", script(tmp_path, b"echo '\xe9: error: no' >&2\nexit 1\n"))
     with pytest.raises(CannotBuild, match=r"compiler failed with status 1: .*: error: no"):
         build(tmp_path)
-
-
-def compiler_of(tmp_path: Path, script: bytes) -> str:
-    compiler = tmp_path / "compiler"
-    compiler.write_bytes(b"#!/bin/sh\n" + script)
-    compiler.chmod(0o700)
-    return str(compiler)
-
-
-def test_a_hanging_compiler_is_killed_with_its_children(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is started as a compiler starts others that do the work."""
-    os.mkfifo(tmp_path / "held")
-    monkeypatch.chdir(tmp_path)
-    held = os.open(tmp_path / "held", os.O_RDONLY | os.O_NONBLOCK)
-    with pytest.raises(CannotBuild, match="compiler took more than 1 s"):
-        building._run(compiler_of(tmp_path, b"sleep 60 > held &\nwait\n"), patience_s=1.0)
-    select.select([held], [], [], 5)
-    assert os.read(held, 1) == b"", "nobody has it open"
-    os.close(held)
 
 
 @pytest.mark.usefixtures("library")

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from millstream_worker.engine.runner.native import build as building
+from millstream_worker.engine.runner.native import compiler
 from millstream_worker.engine.runner.native.build import FLAGS
 from millstream_worker.engine.runner.native.library import Library
 
@@ -21,10 +22,10 @@ SOURCES = Path(building.__file__).parent / "src"
 @pytest.fixture(scope="module")
 def team(tmp_path_factory: pytest.TempPathFactory, library: Library) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("team")
-    compiler, _ = building._compiler()
+    command, _ = building._compiler()
     source = str(Path(__file__).with_name("team.cpp"))
-    building._run(*compiler, *FLAGS, f"-I{SOURCES}", "-c", source, folder=str(folder))
-    building._run(*compiler, "-shared", "team.o", "-o", "team.so", folder=str(folder))
+    compiler.run(*command, *FLAGS, f"-I{SOURCES}", "-c", source, folder=str(folder))
+    compiler.run(*command, "-shared", "team.o", "-o", "team.so", folder=str(folder))
     loaded = ctypes.CDLL(str(folder / "team.so"))
     loaded.count_pieces.restype = ctypes.c_int64
     loaded.seconds_beside_late.restype = ctypes.c_double

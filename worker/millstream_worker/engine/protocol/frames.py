@@ -74,9 +74,27 @@ class Tried(StrEnum):
         return (self,)
 
 
+class LoadStep(StrEnum):
+    """The steps of loading beside those, as one who waits reads them. Each value begins the report of its
+    step; behind a colon is how far it is."""
+
+    FETCH = "fetching the model"
+    WAIT = "waiting for another worker"
+    CONVERT = "converting"
+    COMPILE_NATIVE = "compiling native code"
+    WEIGHTS = "reading the weights"
+    ROOM = "making room for"
+
+
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
+    """A step that the engine begins, or a fact that it has found."""
+
     message: str
+
+    @property
+    def is_step(self) -> bool:
+        return self.message.startswith((*LoadStep, *Tried))
 
     @property
     def tried(self) -> Tried | None:

@@ -14,10 +14,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from huggingface_hub import hf_hub_download, snapshot_download
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from safetensors import SafetensorError, safe_open
 
 from millstream_worker.engine.protocol.config import cache_folder
+from millstream_worker.engine.protocol.frames import LoadStep
 from millstream_worker.engine.runner.checkpoint.size_bounds import (
     check_config,
     check_depth,
@@ -98,11 +99,16 @@ def _from_file(path: Path, cache: Path, report: Report) -> Checkpoint:
 
 def _from_hub(model: str, cache: Path, report: Report) -> Checkpoint:
     repository, _, file = model.rpartition("/")
-    report(f"looking for {model} in the hub's cache and on the hub")
+    report(f"{LoadStep.FETCH} {model}, unless it is in the hub's cache")
     try:
         if file.endswith(".gguf") and "/" in repository:
             return _from_file(Path(hf_hub_download(repository, file)), cache, report)
         folder = Path(snapshot_download(model, allow_patterns=_HUB_FILES, ignore_patterns=_HUB_OTHERS))
+    except LocalEntryNotFoundError as error:
+        raise CheckpointError(
+            f"model {model!r}: there is no such file or folder, nor such a model in the hub's cache, and no "
+            "network to fetch it: give a folder or a GGUF file"
+        ) from error
     except (HfHubHTTPError, OSError, ValueError) as error:  # all that the hub's client says no with
         reason = str(error).strip().partition("\n")[0]
         raise CheckpointError(

@@ -12,14 +12,15 @@ import contextlib
 import io
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
+from millstream_worker.engine.protocol.frames import LoadStep
 from millstream_worker.engine.runner.checkpoint.gguf_header import check_header
 from millstream_worker.engine.runner.checkpoint.gguf_weights import GGUFError, GGUFWeights, check_whole
 from millstream_worker.engine.runner.checkpoint.model_digest import digest_of_file
@@ -27,6 +28,7 @@ from millstream_worker.engine.runner.quantization.packed import write_packed
 
 Report = Callable[[str], None]
 
+_TELL_S = 15.0  # that it waits: an engine that reports nothing for long is taken for stuck
 _FORM = b"2"  # of what is kept: with another one everything is converted anew
 _UNREADABLE = (  # what the readers of GGUF raise for a file that is not what it says
     ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, struct.error,
@@ -46,12 +48,27 @@ class GGUFCache:
             if kept.is_dir():
                 return kept
             self._folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(f"{kept}.lock"):
+            with _held(f"{kept}.lock", f"which converts {file.name}", report):
                 if not kept.is_dir():  # else another process has made it while this one waited
                     _convert(file, kept, report)
         except OSError as error:
             raise GGUFError(f"it cannot be converted into {self._folder}: {error}") from error
         return kept
+
+
+@contextlib.contextmanager
+def _held(name: str, does: str, report: Report) -> Iterator[None]:
+    """Reports while it waits for the lock: whoever holds it works, and lets go of it when it dies."""
+    lock = FileLock(name)
+    while True:
+        with contextlib.suppress(Timeout):
+            lock.acquire(timeout=_TELL_S)
+            break
+        report(f"{LoadStep.WAIT}, {does}")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _convert(file: Path, kept: Path, report: Report) -> None:
@@ -61,7 +78,7 @@ def _convert(file: Path, kept: Path, report: Report) -> None:
         raise GGUFError(str(error)) from error
     partial = kept.with_name(kept.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    report(f"converting {file.name} to safetensors; this is done once, and kept in {kept}")
+    report(f"{LoadStep.CONVERT} {file.name}, once")
     try:
         _write(file, partial)
         partial.rename(kept)

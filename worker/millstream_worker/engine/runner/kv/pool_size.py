@@ -12,6 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from millstream_worker.engine.protocol.config import EngineInfo
+from millstream_worker.engine.protocol.frames import LoadStep
 from millstream_worker.engine.protocol.sizes import share_of, size_bytes
 from millstream_worker.engine.runner.device.cgroup import ControlGroups
 from millstream_worker.engine.runner.linear.fused import FusedLinear
@@ -140,6 +141,12 @@ def capacity_line(info: EngineInfo) -> str:
         f"tokens of {per_token:,} bytes (2 x {info.kv_format} x layers x KV heads x head size{scales}); rows "
         f"that fit, by tokens each: {lengths}; at most {info.max_rows} at once"
     )
+
+
+def room_line(info: EngineInfo) -> str:
+    """Returns the same as one who waits for the model wants to know it: the step in which it is allocated."""
+    size = info.token_capacity * info.kv_bytes_per_token / GIB
+    return f"{LoadStep.ROOM} about {info.token_capacity:,} tokens ({size:,.1f} GiB)"
 
 
 def _wanted(kv_memory: str, device: torch.device, free: int) -> int:

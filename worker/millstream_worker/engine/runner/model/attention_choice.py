@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -14,6 +13,8 @@ from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
 from millstream_worker.engine.runner.device.gpu import Gpu
 from millstream_worker.engine.runner.kv.storage import KVStorage
+from millstream_worker.engine.runner.native.build import build
+from millstream_worker.engine.runner.native.compiler import CannotBuild
 from millstream_worker.engine.runner.native.library import ENTRIES, Library
 
 NAMES = ("auto", "torch", "native", "triton")
@@ -31,10 +32,17 @@ class AttentionChoice:
 
 
 def choose(
-    name: str, device: torch.device, dtype: torch.dtype, cache_dir: str = "", gpu: Gpu | None = None
+    name: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    cache_dir: str = "",
+    gpu: Gpu | None = None,
+    report: Callable[[str], None] = lambda line: None,
+    mark: Callable[[], None] = lambda: None,
 ) -> AttentionChoice:
     """Returns the backend for what was asked ("auto" or a name), with keys and values of `dtype`. ValueError
-    if it cannot run here. What is compiled is kept in `cache_dir` ("": ~/.cache/millstream)."""
+    if it cannot run here. What is compiled is kept in `cache_dir` ("": ~/.cache/millstream); that is told to
+    `report`, and `mark` is called meanwhile."""
     if name not in NAMES:
         raise ValueError(f"attention is {name!r}; it must be one of {', '.join(NAMES)}")
     if name == "auto" and gpu is not None and not gpu.runs_our_kernels:
@@ -55,19 +63,18 @@ def choose(
         return AttentionChoice(
             "torch", f"plain PyTorch, there is nothing else for {device.type}", TorchAttention
         )
-    return _on_the_cpu(name, dtype, cache_folder(cache_dir))
+    return _on_the_cpu(name, dtype, lambda: build(cache_folder(cache_dir), report=report, mark=mark))
 
 
-def _on_the_cpu(name: str, dtype: torch.dtype, cache: Path) -> AttentionChoice:
+def _on_the_cpu(name: str, dtype: torch.dtype, library_built: Callable[[], Library]) -> AttentionChoice:
     from millstream_worker.engine.runner.attention.native.native_backend import NativeAttention
-    from millstream_worker.engine.runner.native.build import CannotBuild, build
     from millstream_worker.engine.runner.self_check.deviation import Mismatch
     from millstream_worker.engine.runner.self_check.library_check import check
 
     try:
         if (dtype, dtype) not in ENTRIES:
             raise CannotBuild(f"it does not compute {str(dtype).removeprefix('torch.')}")
-        library = build(cache)
+        library = library_built()
         check(library)
     except (CannotBuild, Mismatch) as error:
         if name == "native":

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
+from millstream_worker.engine.protocol.frames import LoadStep
 from millstream_worker.engine.runner.attention.custom_op import Attention, attend, register
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.device.gpu import Gpu
@@ -92,18 +93,21 @@ def load_model(
     kv_dtype: str = "auto",
     cache_dir: str = "",
     gpu: Gpu | None = None,
+    report: Callable[[str], None] = lambda line: None,
     mark: Callable[[], None] = lambda: None,
 ) -> LoadedModel:
-    """Returns the model of a folder with config.json and safetensors. `mark` is called with each weight read.
-    What its attention compiles is kept in `cache_dir` ("": ~/.cache/millstream). `weights`: auto, as in the
-    checkpoint; int8; or dequantized. `kv_dtype`: of keys and values, auto or int8.
+    """Returns the model of a folder with config.json and safetensors. `report` is told what takes long,
+    `mark` is called with each weight read. What its attention compiles is kept in `cache_dir` ("":
+    ~/.cache/millstream). `weights`: auto, as in the checkpoint; int8; or dequantized. `kv_dtype`: of keys and
+    values, auto or int8.
 
     Raises `UnsupportedModel` for a model that would not be computed correctly or lacks weights, and
     ValueError for an attention backend, weights, or keys and values, that device or model do not have.
     """
     if weights == "int8" and device.type != "cpu":
         raise ValueError(f"weights {weights!r} are computed on the CPU, this is {device.type}; use 'auto'")
-    chosen = choose(attention, device, dtype, cache_dir, gpu)
+    chosen = choose(attention, device, dtype, cache_dir, gpu, report, mark)
+    report(LoadStep.WEIGHTS)
     config = load_config(folder)
     support.check(config)
     context_length = support.context_length(config)
@@ -116,7 +120,7 @@ def load_model(
         )
         model = model.to(device)
     else:
-        model, form = load_weights(folder, config, dtype, device, ATTENTION, mark), _name(dtype)
+        model, form = load_weights(folder, config, dtype, device, ATTENTION, report, mark), _name(dtype)
     anatomy = observe(model, ATTENTION)
     if not anatomy.finite:
         check_finite(folder, model)

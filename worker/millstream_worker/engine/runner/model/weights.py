@@ -5,7 +5,8 @@ nothing is made up. Knows transformers' loading; knows nothing of attention.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import chain
 from typing import Any
 
@@ -21,8 +22,10 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from millstream_worker.engine.protocol.frames import LoadStep
 from millstream_worker.engine.runner.model.support import UnsupportedModel
 
+_TELL_S = 1.0  # between two reports of how far reading is
 _BAD_CONFIG = (  # unknown model_type, code of its own; values that are missing, wrong or of another type
     ValueError, LookupError, TypeError, AttributeError, ArithmeticError, StrictDataclassError,
 )  # fmt: skip
@@ -42,12 +45,14 @@ def load_weights(
     dtype: torch.dtype,
     device: torch.device,
     attention: str,
+    report: Callable[[str], None],
     mark: Callable[[], None],
 ) -> PreTrainedModel:
     """The model in evaluation mode, its attention modules calling the function registered as `attention`;
-    `mark` is called with each weight. Raises `UnsupportedModel` where weights are missing or do not fit."""
-    with _progress_to(mark), _segments_of_their_own():
-        model, report = AutoModelForCausalLM.from_pretrained(
+    `mark` is called with each weight, `report` from time to time. Raises `UnsupportedModel` where weights are
+    missing or do not fit."""
+    with _progress_to(report, mark), _segments_of_their_own():
+        model, found = AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
             dtype=dtype,
@@ -60,13 +65,13 @@ def load_weights(
             device_map=None if device.type == "cpu" else {"": device},
         )
     name = type(model).__name__
-    if wrong := sorted(report["mismatched_keys"]):  # transformers would go on with random ones
-        weight, found, wanted = wrong[0]
+    if wrong := sorted(found["mismatched_keys"]):  # transformers would go on with random ones
+        weight, given, wanted = wrong[0]
         raise UnsupportedModel(
             f"{name}: {folder} has {len(wrong)} weights that do not fit its config.json, the first is "
-            f"{weight}: {list(found)} instead of {list(wanted)}"
+            f"{weight}: {list(given)} instead of {list(wanted)}"
         )
-    if missing := sorted(report["missing_keys"]):  # here, too
+    if missing := sorted(found["missing_keys"]):  # here, too
         raise UnsupportedModel(f"{name}: {folder} lacks {len(missing)} weights, the first is {missing[0]}")
     for module in model.modules():
         if isinstance(module, PreTrainedModel):  # some look for padding in each step, and wait for the device
@@ -118,12 +123,17 @@ def _segments_of_their_own() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _progress_to(mark: Callable[[], None]) -> Iterator[None]:
-    """Transformers draws a bar while it loads weights; `mark` is called with each instead."""
+def _progress_to(report: Callable[[str], None], mark: Callable[[], None]) -> Iterator[None]:
+    """Transformers draws a bar while it loads weights; `mark` is called with each instead, and `report`."""
 
     def each(items: Iterable[Any]) -> Iterator[Any]:
-        for item in items:
+        size = len(items) if isinstance(items, Sized) else 0
+        told_at = time.monotonic()
+        for number, item in enumerate(items):
             mark()
+            if size and (now := time.monotonic()) - told_at > _TELL_S:
+                report(f"{LoadStep.WEIGHTS}: {number / size:.0%}")
+                told_at = now
             yield item
 
     def listen(bar: Callable[..., Any], given: tuple[Any, ...], named: dict[str, Any]) -> Any:

@@ -15,36 +15,41 @@ import os
 import platform
 import shlex
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from millstream_worker.engine.protocol.frames import LoadStep
 from millstream_worker.engine.runner.checkpoint.trust import written_by_others
+from millstream_worker.engine.runner.native.compiler import CannotBuild, run, run_all
 from millstream_worker.engine.runner.native.library import Library
+
+Report = Callable[[str], None]
 
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC")
 _SOURCES = Path(__file__).parent / "src"
 _COMPILERS = ("g++", "clang++", "c++")
-_GUARDED = Path(__file__).with_name("guarded.py")
 _UNDER_WAY = "compiling-"
 _ABANDONED_S = 3600.0
-_PATIENCE_S = 100.0  # an engine that loads for longer without a sign of life is given up
 
 
-class CannotBuild(Exception):
-    """There is no library; the message says why."""
-
-
-def build(cache: Path, flags: tuple[str, ...] = FLAGS) -> Library:
-    """Returns the library, from `cache` or compiled now (in some seconds). Raises CannotBuild."""
+def build(
+    cache: Path,
+    flags: tuple[str, ...] = FLAGS,
+    report: Report = lambda line: None,
+    mark: Callable[[], None] = lambda: None,
+) -> Library:
+    """Returns the library, from `cache` or compiled now: that takes some seconds of an idle processor. It is
+    told to `report`, and `mark` is called meanwhile. Raises CannotBuild.
+    """
     try:
         _clear(cache / "native")
         compiler, version = _compiler()
         file = cache / "native" / f"kernels-{_digest(compiler, version, flags)}.so"
         if not _is_whole(file):
-            _compile(compiler, flags, file)
+            report(f"{LoadStep.COMPILE_NATIVE}, once for this processor")
+            _compile(compiler, flags, file, mark)
         _distrust(file)
         return Library(file)
     except OSError as error:
@@ -61,20 +66,23 @@ def _compiler() -> tuple[tuple[str, ...], str]:
     found = [(os.path.abspath(path), *more) for name, *more in commands if (path := shutil.which(name))]
     if not found:
         raise CannotBuild(f"there is no C++ compiler ({named or ', '.join(_COMPILERS)})")
-    return found[0], _run(*found[0], "--version").partition("\n")[0]
+    return found[0], run(*found[0], "--version").partition("\n")[0]
 
 
-def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], file: Path) -> None:
+def _compile(
+    compiler: tuple[str, ...], flags: tuple[str, ...], file: Path, mark: Callable[[], None] = lambda: None
+) -> None:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
         dir=file.parent, prefix=_UNDER_WAY, ignore_cleanup_errors=True
     ) as folder:
         linked = Path(folder) / file.name
-        sources = sorted(_SOURCES.glob("*.cpp"))
-        _run(*compiler, *flags, "-c", *map(str, sources), folder=folder)
+        sources = sorted(_SOURCES.glob("*.cpp"), key=lambda source: source.stat().st_size, reverse=True)
+        commands = [(*compiler, *flags, "-c", str(source)) for source in sources]  # the longest first
+        run_all(commands, folder=folder, mark=mark)
         # Without -fopenmp: a runtime of its own would bring a second team of threads.
-        compiled = [f"{source.stem}.o" for source in sources]
-        _run(*compiler, "-shared", *compiled, "-o", file.name, folder=folder)
+        compiled = [f"{source.stem}.o" for source in sorted(sources)]
+        run(*compiler, "-shared", *compiled, "-o", file.name, folder=folder)
         content = linked.read_bytes()
         linked.write_bytes(content + _seal(content))
         linked.chmod(0o700)
@@ -101,33 +109,6 @@ def _is_whole(file: Path) -> bool:
         return False
     size = hashlib.sha256().digest_size
     return content[-size:] == _seal(content[:-size])
-
-
-def _run(*command: str, folder: str = "", patience_s: float = _PATIENCE_S) -> str:
-    """Returns the command's output. It ends, and the folder with it, when this process does."""
-    reading, writing = os.pipe()
-    with contextlib.closing(os.fdopen(writing, "wb")) as alive:
-        with contextlib.closing(os.fdopen(reading, "rb")) as until:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_GUARDED), folder, *command],
-                stdin=until,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",  # the name of a source need not be in the encoding of the locale
-                start_new_session=True,
-            )
-        with process:
-            try:
-                output, errors = process.communicate(timeout=patience_s)
-            except subprocess.TimeoutExpired as error:
-                raise CannotBuild(f"{command[0]} took more than {patience_s:.0f} s") from error
-            finally:
-                alive.close()
-    if process.returncode:
-        reasons = [line for line in errors.splitlines() if "error" in line] or [errors.strip()]
-        raise CannotBuild(f"{command[0]} failed with status {process.returncode}: {reasons[0]}")
-    return output
 
 
 def _distrust(file: Path) -> None:
