@@ -18,17 +18,17 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Millstream needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11")'
 	@$(PYTHON) -m venv $(VENV)
 
-INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "setting up $(VENV) for development (once; torch and its friends take minutes)"
-	@$(INSTALL) -e '.[dev]'
+	@$(INSTALL) -c constraints.txt -e '.[dev]'
 	@touch $@ $(DEMO_STAMP)
 
 # Nothing but what a person's first run needs.
 $(DEMO_STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "setting up $(VENV) (once; torch and its friends take minutes)"
-	@$(INSTALL) -e '.[cli,worker,embedded]'
+	@$(INSTALL) -c constraints.txt -e '.[cli,worker,embedded]'
 	@touch $@
 
 demo: $(DEMO_STAMP) ## Run the main job: documents in, streamed tokens and a results file out

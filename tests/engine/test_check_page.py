@@ -50,6 +50,7 @@ def test_what_is_slower_and_why(checkpoint: Callable[[str], Path], tmp_path: Pat
 
 
 def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
-    found = check("/no/such", tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    found = check(str(tmp_path), tmp_path)
     assert found.returncode == 1
-    assert found.stdout.endswith("cannot start: model '/no/such': no such file or folder\n")
+    assert "cannot start: " in found.stdout

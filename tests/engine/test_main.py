@@ -38,7 +38,7 @@ async def run(monkeypatch: pytest.MonkeyPatch, folder: Path, model: str) -> tupl
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        ("nobody/nothing-of-that-name", "as a hub id it cannot be had"),
+        ("nobody/nothing-of-that-name", "nor such a model in the hub's cache"),
         (str(Path(__file__).parent), "the folder has no config.json"),
     ],
 )

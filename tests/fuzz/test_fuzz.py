@@ -26,7 +26,7 @@ ALWAYS_RIGHT = {"streams", "token-ids", "resumed-streams"}  # whatever comes, th
 def test_each_input_has_a_result_or_a_clear_error(target: Target) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of libraries, about values that are refused a moment later
-        tally = run(target, SEED, max(12, round(INPUTS * min(1.0, target.share))))
+        tally = run(target, SEED, max(24, round(INPUTS * min(1.0, target.share))))
     assert not tally.crashes, "\n".join(map(str, tally.violations))
     assert tally.results, "no input comes through: the target is not deep"
     assert tally.errors or target.name in ALWAYS_RIGHT, "no input is refused"

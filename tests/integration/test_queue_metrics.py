@@ -71,7 +71,7 @@ async def test_only_the_exporter_tells_whose_jobs_wait(valkey: Server) -> None:
     parked = "tenant_jobs_parked{default,acme}"
     with gateway_port(valkey.url) as page, queue_exporter(valkey.url) as port:
         async with AsyncClient(valkey.url) as client:
-            await client.submit_many([{"prompt": "w1", "tenant": "acme"}] * 300)
+            await client.submit_many([{"prompt": "w1", "max_tokens": 1, "tenant": "acme"}] * 300)
         assert (await until_shown(port, {BATCH: 300}))[parked] == 300 - 128
         assert [name for name in await until_shown(page, {BATCH: 300}) if "acme" in name] == []
 

@@ -21,6 +21,7 @@ from millstream.batch.input_comparison import Survey
 from millstream.batch.rows import output_rows
 from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse, read_row
 from millstream.batch.rows.faults import LineFault
+from millstream.batch.run.pace import work_of
 from millstream.batch.run.run_options import RunOptions
 from millstream.batch.run.tally import Tally
 from millstream.client.submit.requests import draft
@@ -126,7 +127,7 @@ def _answer(data: bytes) -> None:
         _writable(output_rows.answer_row(row, "0-a", result))
         _writable(output_rows.failure_row(row, "0-a", JobFailed("0-a", "reason", "message", result)))
     tally = Tally()
-    tally.add(result, "w1")
+    tally.add(result, "w1", work_of(result, since_ms=1_000_000))
     json.dumps(asdict(tally.summary(1.0)), allow_nan=False)
 
 

@@ -266,7 +266,7 @@ def build(
 ) -> tuple[CountingEngine, EngineInfo]:
     model = Counting.parse(config.model)
     tell(Found(model.name, model.digest))
-    report("learning to count")
+    report("reading the weights")
     pause(model.load_s, mark)
     if model.broken:
         raise CannotLoad(model.broken)

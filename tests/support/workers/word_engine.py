@@ -135,7 +135,7 @@ def build(
     if model.broken:
         raise CannotLoad(model.broken)
     tell(Found(model.name, model.digest))
-    report("learning to count")
+    report("reading the weights")
     pause(model.load_s, mark)
     depth = os.getpid() % 2  # an engine as on a CPU, or one that plans ahead as on a GPU: they do the same
     scheduler = Scheduler(

@@ -48,7 +48,7 @@ def scanner(redis_client: Redis) -> Scanner:
 
 async def delivered(client: AsyncClient, redis_client: Redis, owner: str, count: int = 1) -> list[str]:
     """Jobs that `owner` has read."""
-    ids = [(await client.submit("w1")).id for _ in range(count)]
+    ids = [(await client.submit("w1", max_tokens=1)).id for _ in range(count)]  # all of them in the window
     for lane in SHARD.lanes:
         await redis_client.xgroup_create(lane, GROUP, id="0", mkstream=True)
     await redis_client.xreadgroup(GROUP, owner, {LANE: ">"})

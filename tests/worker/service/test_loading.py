@@ -33,7 +33,7 @@ async def test_a_loading_worker_is_seen_and_takes_no_job(
         worker_name = worker.service.name
 
         async def learns() -> bool:
-            return [one.step for one in await loading(client)] == ["learning to count"]
+            return [one.step for one in await loading(client)] == ["reading the weights"]
 
         await until(learns, SOON_S)
         [one] = await loading(client)
@@ -88,7 +88,7 @@ async def test_an_engine_that_starts_again_has_its_step(client: AsyncClient, wor
 
         async def starts() -> bool:
             found = (await client.queue_info()).workers or ()
-            return [(one.state, one.step) for one in found] == [("starting", "learning to count")]
+            return [(one.state, one.step) for one in found] == [("starting", "reading the weights")]
 
         await until(starts, SOON_S)
         assert await loading(client) == []
@@ -101,13 +101,16 @@ async def test_the_command_tells_who_loads(client: AsyncClient, work: Work) -> N
     with work.process(load_s=60.0):
 
         async def seen() -> bool:
-            return [one.step for one in await loading(client)] == ["learning to count"]
+            return [one.step for one in await loading(client)] == ["reading the weights"]
 
         await until(seen)
         asked = ("queue", "--redis-url", work.server.url)
         page = (await asyncio.to_thread(invoke, *asked)).stdout
         assert "workers         0: jobs wait until one serves the queue\n" in page
         assert "1 loading for " in page
-        assert page.count(" s: learning to count") == 2  # in the counts, and in its line
+        assert page.count(" s: reading the weights") == 2  # in the counts, and in its line
         status = json.loads((await asyncio.to_thread(invoke, *asked, "--json")).stdout)
-        assert (status["workers"], [one["step"] for one in status["loading"]]) == ([], ["learning to count"])
+        assert (status["workers"], [one["step"] for one in status["loading"]]) == (
+            [],
+            ["reading the weights"],
+        )
