@@ -260,8 +260,13 @@ def test_whoever_waits_for_a_queue_that_nobody_serves_is_told(valkey: Server, wo
         )  # the test's worker says nothing of itself, as a real one would
     for command in (("stream", job_id), ("result", job_id, "--wait"), ("submit", "x")):
         assert told not in invoke(*command).stderr  # it has ended, or nobody waits
-    register(valkey.port, QueueKeys("default").shard(0))
+    shard = QueueKeys("default").shard(0)
+    register(valkey.port, shard)
     assert told not in invoke("submit", "x", "--wait").stderr
+    with redis.Redis(port=valkey.port) as direct:
+        direct.rename(shard.worker("w"), shard.loading("w"))
+    soon = "'default' now, but 1 worker loads its model; the job waits until one does"
+    assert soon in invoke("submit", "x", "--wait").stderr
 
 
 def test_a_damaged_heartbeat_keeps_nobody_from_the_answer(valkey: Server, worker: Responder) -> None:

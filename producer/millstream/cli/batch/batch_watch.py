@@ -13,7 +13,7 @@ from millstream.cli.batch.server_watch import ServerWatch
 from millstream.cli.display.batch_progress import QueueLoad, Shown, show_progress
 from millstream.cli.display.terminal import warn
 from millstream.cli.embedded.stack import Stack
-from millstream.cli.shared.command_run import load_model
+from millstream.cli.shared.command_run import load_model, warn_of_no_worker
 from millstream.client.async_client import AsyncClient
 from millstream.client.session.queue_status import LaneStatus, QueueStatus
 from millstream.client.session.run_while import run_while
@@ -90,8 +90,9 @@ async def _warn_of_waiting(stack: Stack, server: ServerWatch, run: BatchRun, loo
         for queue in sorted(run.queues - seen):
             with contextlib.suppress(MillstreamError):  # the server is watched elsewhere
                 served = await stack.has_worker(queue)
+                loading = 0 if served else await stack.loading(queue)
                 if not server.quiet:
                     continue  # workers, too, may not have reached it for a while
                 seen.add(queue)
                 if not served:
-                    warn(f"no worker serves the queue {queue!r} now; its jobs wait until one does")
+                    warn_of_no_worker(queue, loading, "its jobs wait")

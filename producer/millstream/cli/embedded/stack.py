@@ -16,7 +16,7 @@ from millstream.client.session.run_while import run_while
 from millstream.errors import InvalidRequest, Unavailable
 from millstream.model_path import problem_of
 from millstream.wire.connection import Endpoint, unavailable
-from millstream.wire.state.heartbeat import SERVING, Heartbeat, read_workers
+from millstream.wire.state.heartbeat import SERVING, Heartbeat, read_loading, read_workers
 from millstream.wire.state.queue_info import QueueInfo, read_queue
 
 T = TypeVar("T")
@@ -48,6 +48,13 @@ class Stack:
             info = await read_queue(redis, queue) or QueueInfo()
             keys = info.keys(queue)
             return [n for n in range(info.shards) if not await read_workers(redis, keys.shard(n))]
+
+    async def loading(self, queue: str) -> int:
+        """The workers of the queue that load their model, and will serve it."""
+        async with self._commands() as redis:
+            info = await read_queue(redis, queue) or QueueInfo()
+            keys = info.keys(queue)
+            return len(await read_loading(redis, *map(keys.shard, range(info.shards))))
 
     @contextlib.asynccontextmanager
     async def _commands(self) -> AsyncIterator[Any]:

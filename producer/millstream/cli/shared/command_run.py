@@ -10,7 +10,7 @@ from typing import TypeVar
 import typer
 
 from millstream.cli.display.load_progress import show_loading
-from millstream.cli.display.terminal import complain, print_json, say, warn
+from millstream.cli.display.terminal import complain, counted, print_json, say, warn
 from millstream.cli.embedded.stack import Stack, open_stack
 from millstream.cli.shared.exits import ExitCode, exit_code
 from millstream.cli.shared.interrupts import run_async
@@ -83,7 +83,13 @@ async def warn_if_unserved(stack: Stack, queue: str, job_id: str) -> None:
     """Warn if no worker serves the job's shard."""
     with contextlib.suppress(MillstreamError):  # not readable, or damaged: the job does not depend on it
         if stack.queue is None and shard_of(job_id) in await stack.unserved(queue):
-            warn(f"no worker serves the queue {queue!r} now; the job waits until one does")
+            warn_of_no_worker(queue, await stack.loading(queue), "the job waits")
+
+
+def warn_of_no_worker(queue: str, loading: int, waits: str) -> None:
+    """`loading`: the number of workers that load their model; `waits`: the subject and verb of a wait."""
+    soon = f", but {counted(loading, 'worker')} {'loads its' if loading == 1 else 'load their'} model"
+    warn(f"no worker serves the queue {queue!r} now{soon if loading else ''}; {waits} until one does")
 
 
 def warn_if_not_durable(job: Submitted) -> None:
