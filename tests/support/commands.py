@@ -94,8 +94,10 @@ class Terminal:
         until_s = time.monotonic() + wait_s
         while not seen(self.screen):
             assert time.monotonic() < until_s, "\n".join(self.screen)
-            if select.select([self._file], [], [], 0.1)[0]:
+            wait = 0.1
+            while select.select([self._file], [], [], wait)[0]:
                 self.shown += os.read(self._file, 100_000)
+                wait = 0.0  # all that is there: to look at a screen takes longer than a piece
         return self.screen
 
     def read_until(self, text: bytes) -> None:

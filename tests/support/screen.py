@@ -28,13 +28,14 @@ def screen(written: str, columns: int) -> list[str]:
             column = 0
         elif control == "\n":
             row, column = row + 1, 0
-        for character in text:
-            if column == columns:  # a line that is full goes on in the next one
-                row, column = row + 1, 0
-            while len(lines) <= row:
-                lines.append("")
-            lines[row] = lines[row].ljust(column)[:column] + character + lines[row][column + 1 :]
-            column += 1
         while len(lines) <= row:
             lines.append("")
+        while text:
+            if column == columns:  # a line that is full goes on in the next one
+                row, column = row + 1, 0
+                lines += [""] * (row + 1 - len(lines))
+            piece, text = text[: columns - column], text[columns - column :]
+            after = column + len(piece)
+            lines[row] = lines[row].ljust(column)[:column] + piece + lines[row][after:]
+            column = after
     return [line.rstrip() for line in lines]

@@ -159,14 +159,15 @@ def test_jobs_and_batches_without_any_server(counting: str, tmp_path: Path) -> N
     done = invoke("batch", "run", source, "-o", tmp_path / "out.jsonl", "--model", counting, "--json")
     assert done.exit_code == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("millstream: ")]
-    assert said[0].startswith(
+    assert said[0].startswith("millstream: 3 lines to run: about ")
+    assert said[1].startswith(
         f"millstream: body.model 'gpt-4o mini' in 2 lines: answered by {counting}, which answers all lines"
     )
-    assert "using an embedded server" in said[1]
+    assert "using an embedded server" in said[2]
     loading = [line for line in said if "loading the model" in line]
     assert loading[0].endswith("loading the model, 0 s: starting the worker")
     assert any(": starting the engine" in line for line in loading)
-    assert re.fullmatch(r"millstream: the model was loaded in \d+ s", said[2 + len(loading)])
+    assert re.fullmatch(r"millstream: the model was loaded in \d+ s", said[3 + len(loading)])
     texts = [row["response"]["body"]["choices"][0]["text"] for row in read_rows(tmp_path / "out.jsonl")]
     assert texts == [counted(2, 2)] * 3
     assert invoke("result", job_id).stdout == f"{counted(8, 3)}\n"  # was answered along with the batch

@@ -52,9 +52,9 @@ _EARLIER = (
         "exists(shard.worker(name))",
     ),
     (
-        "producer/millstream/client/session/queue_status.py",
-        "for one in await read_loading(redis, *shards)",
-        "for one in ()",
+        "producer/millstream/wire/state/heartbeat.py",
+        "loading = await read_loading(redis, *shards)",
+        "loading: list[Heartbeat] = []",
     ),
 )
 
