@@ -61,6 +61,7 @@ def watching(server: Server) -> Iterator[list[Terminal]]:
         ]
 
 
+@pytest.mark.slow
 def test_an_outage_is_told_inside_the_page(own_server: Server) -> None:
     """Twice: by a server that is silent, and by one that is gone."""
     with watching(own_server) as terminals:
