@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 _MAGIC = b"GGUF"
+_OF_MODELS = ("config.json", "tokenizer.json")  # an engine of another kind may need only a tokenizer
 
 
 def problem_of(model: str) -> str | None:
@@ -29,7 +30,7 @@ def problem_of(model: str) -> str | None:
 
 
 def _of_folder(folder: Path) -> str | None:
-    if (folder / "config.json").is_file():
+    if any((folder / name).is_file() for name in _OF_MODELS):
         return None
     names = sorted(path.name for path in folder.iterdir())
     if not names:
