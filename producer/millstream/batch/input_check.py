@@ -8,7 +8,7 @@ from heapq import nsmallest
 
 from millstream.batch.files.input_lines import InputFile, InputLine
 from millstream.batch.files.runfile import identity
-from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse, read_row
+from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse
 from millstream.batch.rows.faults import FirstLines, LineFault, duplicate, too_long
 from millstream.batch.rows.line_findings import LineFindings
 from millstream.batch.rows.model_counts import Models
@@ -80,13 +80,6 @@ class InputCheck:
             raise duplicate(custom_id)
         seen.add(key)
         self.findings.add(fields)
-        row = read_row(
-            line.number,
-            custom_id,
-            fields,
-            lane=self._options.lane,
-            tenant=self._options.tenant,
-            queue=self._options.queue,
-        )
+        row = self._options.row_of(line.number, custom_id, fields)
         self._models.add(fields)
         return row

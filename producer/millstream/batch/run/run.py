@@ -16,7 +16,7 @@ from typing import Any
 from millstream.batch.files.input_lines import InputFile, InputLine
 from millstream.batch.files.journal import Journal
 from millstream.batch.files.runfile import identity
-from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse, read_row
+from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse
 from millstream.batch.rows.faults import LineFault, duplicate, too_long
 from millstream.batch.rows.output_rows import (
     answer_row,
@@ -180,14 +180,7 @@ class BatchRun:
             self.tally.skip(failed=self._journal.has_failure(custom_id))
             return None
         try:
-            row = read_row(
-                line.number,
-                custom_id,
-                fields,
-                lane=self._options.lane,
-                tenant=self._options.tenant,
-                queue=self._options.queue,
-            )
+            row = self._options.row_of(line.number, custom_id, fields)
         except LineFault as fault:
             fault.custom_id = custom_id
             raise

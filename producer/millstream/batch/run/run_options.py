@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from millstream.batch.rows.batch_lines import BatchLine, read_row
 from millstream.batch.run.on_change import OnChange
 from millstream.batch.run.submit_lines import Patience
 from millstream.errors import InvalidRequest
@@ -41,6 +42,10 @@ class RunOptions:
         if self.response_format is None or not isinstance(body, dict) or has_format(body):
             return fields
         return {**fields, "body": {**body, "response_format": self.response_format}}
+
+    def row_of(self, line: int, custom_id: str, fields: Mapping[str, Any]) -> BatchLine:
+        """Reads a completed line as a row of this run. Raises LineFault."""
+        return read_row(line, custom_id, fields, lane=self.lane, tenant=self.tenant, queue=self.queue)
 
     def __post_init__(self) -> None:
         if self.window < 1:

@@ -25,13 +25,10 @@ from millstream.cli.shared.command_run import reported
 from millstream.cli.shared.exits import ExitCode
 from millstream.cli.shared.interrupts import run_async
 from millstream.cli.shared.schema_file import openai_schema
-from millstream.cli.shared.shared_options import AsJson
+from millstream.cli.shared.shared_options import AsJson, Input, LineSchema, StrictFields
 from millstream.client.async_client import AsyncClient
 from millstream.wire.keys import Lane
 
-StrictFields = Annotated[
-    bool, typer.Option("--strict-fields", help="A field that nothing reads is an error; ends with 2.")
-]
 SERVER_HELP = "The server of the queues, whose workers count the prompts. Without one they are estimated."
 
 
@@ -46,7 +43,7 @@ class Told:
 
 
 def check(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="JSONL in the OpenAI Batch input format.")],
+    source: Input,
     redis_url: Annotated[
         str | None, typer.Option("--redis-url", envvar="MILLSTREAM_REDIS_URL", help=SERVER_HELP)
     ] = None,
@@ -55,10 +52,7 @@ def check(
     ] = None,
     lane: Annotated[Lane, typer.Option(help="The lane of the run.")] = Lane.BATCH,
     tenant: Annotated[str, typer.Option(help="The tenant of the run.")] = "",
-    schema: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="JSON schema for the answers of lines that have no format."),
-    ] = None,
+    schema: LineSchema = None,
     strict_fields: StrictFields = False,
     as_json: AsJson = False,
 ) -> None:

@@ -14,7 +14,7 @@ from millstream.batch.files.journal import Journal
 from millstream.batch.run.on_change import OnChange
 from millstream.batch.run.run_options import DEFAULT_WINDOW, RunOptions
 from millstream.cli.batch.batch_cancel import cancel
-from millstream.cli.batch.batch_check import StrictFields, check
+from millstream.cli.batch.batch_check import check
 from millstream.cli.batch.batch_files import STANDARD, check_input, place_of
 from millstream.cli.batch.batch_run import Given, carry_out, report
 from millstream.cli.display.terminal import say
@@ -27,9 +27,12 @@ from millstream.cli.shared.shared_options import (
     AsJson,
     DurabilityOf,
     DurabilityTimeout,
+    Input,
+    LineSchema,
     Model,
     RedisUrl,
     Replicas,
+    StrictFields,
 )
 from millstream.client.session.options import ClientOptions
 from millstream.errors import InvalidRequest
@@ -47,7 +50,7 @@ def _batch() -> None:
 
 @app.command(cls=HelpCommand)
 def run(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="JSONL in the OpenAI Batch input format.")],
+    source: Input,
     out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Where the answers go.")],
     redis_url: RedisUrl = None,
     model: Model = None,
@@ -57,10 +60,7 @@ def run(
     window: Annotated[int, typer.Option(help="Jobs under way at once.")] = DEFAULT_WINDOW,
     lane: Annotated[Lane, typer.Option(help="Workers serve interactive before batch.")] = Lane.BATCH,
     tenant: Annotated[str, typer.Option(help="Fairness and cached prefixes are per tenant.")] = "",
-    schema: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="JSON schema for the answers of lines that have no format."),
-    ] = None,
+    schema: LineSchema = None,
     journal_file: Annotated[
         Path | None,
         typer.Option("--journal", metavar="FILE", help="With -o -: file that keeps the run's rows."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -46,6 +47,14 @@ DurabilityTimeout = Annotated[
         help="Longest wait for the durability; a failure is reported.",
         rich_help_panel="Durability",
     ),
+]
+Input = Annotated[Path, typer.Argument(metavar="IN", help="JSONL in the OpenAI Batch input format.")]
+LineSchema = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="JSON schema for the answers of lines that have no format."),
+]
+StrictFields = Annotated[
+    bool, typer.Option("--strict-fields", help="A field that nothing reads is an error; ends with 2.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 JobIds = Annotated[
