@@ -29,6 +29,7 @@ def test_whoever_develops_installs_what_images_do() -> None:
     """So what can be installed for them, can be in an image."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert extras("Makefile") == "dev"
+    assert "-e '.[cli,worker,embedded]'" in (ROOT / "Makefile").read_text()  # of `make demo`
     [own] = [need for need in project["optional-dependencies"]["dev"] if need.startswith("millstream[")]
     installed = set(own.removeprefix("millstream[").rstrip("]").split(","))
     for image in ("worker", "producer"):

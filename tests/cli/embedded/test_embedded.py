@@ -230,6 +230,12 @@ class EmbeddedRun:
             yield running, note
 
 
+def test_lines_too_long_for_the_own_worker_are_told(counting: str, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", [completion("long", "w1 " * 400, max_tokens=3)])
+    done = invoke("batch", "run", source, "-o", tmp_path / "out.jsonl", "--model", f"{counting},context=64")
+    assert "1 line may be too long for the model (estimated): it holds 64 tokens" in done.stderr
+
+
 @pytest.fixture
 def run(counting: str, tmp_path: Path, gate: Path) -> EmbeddedRun:
     return EmbeddedRun(tmp_path, counting, gate)

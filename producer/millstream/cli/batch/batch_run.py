@@ -24,6 +24,7 @@ from millstream.cli.display.batch_progress import Shown
 from millstream.cli.display.batch_summary import as_mapping, print_summary, say_causes
 from millstream.cli.display.terminal import counted, print_json, say, warn
 from millstream.cli.embedded.stack import LocalModel, Stack, open_stack
+from millstream.cli.shared.command_run import load_model
 from millstream.cli.shared.interrupts import run_async
 from millstream.client.async_client import AsyncClient
 from millstream.client.session.options import ClientOptions
@@ -135,14 +136,22 @@ async def answer(
             make_ready(survey, journal, options)
         else:
             done = await prepare(client, journal, options, survey)
-            contexts = await read_contexts(client, queues_of(survey.models, options.queue))
-            warn_of_long_lines(survey.findings, contexts, options.queue)
             if count := done.cancelled + done.running:
                 jobs, were = counted(count, "job"), "was" if count == 1 else "were"
                 say(f"{jobs} of an earlier run that no line of IN asks for now {were} cancelled")
         journal.replay()
         batch = BatchRun(source, journal, client, options)
+        await stack.guard(_know_model(stack, client, options, survey))
         return await stack.guard(watched(stack, Shown(batch, price_per_hour), client, options.lane))
+
+
+async def _know_model(stack: Stack, client: AsyncClient, options: RunOptions, survey: Survey) -> None:
+    """Wait for the command's own worker, and tell of lines that are too long for the model of any."""
+    if stack.url == NO_SERVER:
+        return
+    await load_model(stack)
+    contexts = await read_contexts(client, queues_of(survey.models, options.queue))
+    warn_of_long_lines(survey.findings, contexts, options.queue)
 
 
 def report(summary: Summary, journal: Journal, price_per_hour: float | None, *, as_json: bool) -> None:

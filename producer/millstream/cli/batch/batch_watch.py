@@ -13,7 +13,7 @@ from millstream.cli.batch.server_watch import ServerWatch
 from millstream.cli.display.batch_progress import QueueLoad, Shown, show_progress
 from millstream.cli.display.terminal import warn
 from millstream.cli.embedded.stack import Stack
-from millstream.cli.shared.command_run import load_model, warn_of_no_worker
+from millstream.cli.shared.command_run import warn_of_no_worker
 from millstream.client.async_client import AsyncClient
 from millstream.client.session.queue_status import LaneStatus, QueueStatus
 from millstream.client.session.run_while import run_while
@@ -26,7 +26,6 @@ LOOK_S = 3.0  # before each look at what the run waits for
 async def watched(
     stack: Stack, shown: Shown, client: AsyncClient, lane: Lane, look_s: float = LOOK_S
 ) -> Summary:
-    await load_model(stack)
     server = ServerWatch(stack.url, shown.run)
     shown.trouble = server.shown
     running = run_while(show_progress(shown), shown.run.run())

@@ -87,9 +87,9 @@ class Shown:
         """Rates of the last minute, and the cost."""
         rates = self.run.clock.rates
         shown = [
-            f"{_known(rates.rows)} rows/s",
-            f"{_known(rates.prompt_tokens)} prompt tokens/s",
-            f"{_known(rates.output_tokens)} output tokens/s",
+            f"{rate(rates.rows)} rows/s",
+            f"{rate(rates.prompt_tokens)} prompt tokens/s",
+            f"{rate(rates.output_tokens)} output tokens/s",
         ]
         if not rates.output_tokens and self.load.output_tokens_per_s:
             shown[-1] = f"~{rate(self.load.output_tokens_per_s)} output tokens/s (workers)"
@@ -158,12 +158,10 @@ def _wrapped(parts: Sequence[str], width: int) -> list[str]:
     return lines
 
 
-def _known(value: float) -> str:
-    return rate(value) if value else NOTHING
-
-
 def rate(value: float) -> str:
-    """The value with three digits."""
+    """The value with three digits; 0: nobody knows it."""
+    if not value:
+        return NOTHING
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
