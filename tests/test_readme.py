@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,11 @@ SERVER = "redis://127.0.0.1:6379/0"  # in the examples
 GATEWAY = "http://127.0.0.1:8000"
 
 
-def python_blocks() -> list[str]:
-    return [block for page in WITH_EXAMPLES for block in code_blocks(page, "python")]
+TYPED = (*WITH_EXAMPLES, ROOT / "ops" / "pages" / "gateway.md")
+
+
+def python_blocks(pages: Sequence[Path] = WITH_EXAMPLES) -> list[str]:
+    return [block for page in pages for block in code_blocks(page, "python")]
 
 
 async def test_python_examples_run(
@@ -46,7 +50,7 @@ async def test_python_examples_run(
 def test_python_examples_are_typed(tmp_path: Path) -> None:
     """As `mypy --strict` sees them in a program of somebody else's."""
     files = []
-    for number, block in enumerate(python_blocks()):
+    for number, block in enumerate(python_blocks(TYPED)):
         files.append(tmp_path / f"block_{number}.py")
         files[-1].write_text(block)
     command = [sys.executable, "-m", "mypy", "--config-file=", "--strict", f"--cache-dir={tmp_path}", *files]
