@@ -17,6 +17,7 @@ from millstream.errors import Unavailable
 from millstream.gateway.files.store.object_store import ObjectStore, StoreUnavailable
 from millstream.gateway.files.store.store_marker import MARKER
 from millstream.gateway.redis.gateway_redis import GatewayRedis
+from millstream.logs import failure_log
 
 BEGIN, END = "server does not answer", "server answers again"
 OUTAGE_S = 6.0  # of loops that try each second, or each five
@@ -84,3 +85,16 @@ async def test_a_full_server_is_told_as_a_refusal_and_no_outage() -> None:
     [line] = lines
     assert (line["event"], line["log_level"]) == ("server refuses a command", "warning")
     assert "maxmemory" in line["error"]
+
+
+async def test_an_error_is_told_once_by_whoever_meets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the connection that it came by, and by a task that does not know which that was."""
+    monkeypatch.setattr(failure_log, "_AGAIN_S", 0.0)
+    redis = GatewayRedis("redis://127.0.0.1:1")
+    with structlog.testing.capture_logs() as lines:
+        with pytest.raises(Unavailable) as met, redis.reach():
+            await redis.client.ping()
+        redis.tell(met.value)
+        redis.tell(Unavailable("of a client of queues"))
+    assert [(line["event"], line["times"]) for line in lines] == [(BEGIN, 1), ("server refuses a command", 1)]
+    await redis.aclose()

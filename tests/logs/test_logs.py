@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import io
 import json
@@ -128,13 +129,49 @@ def test_lines_of_libraries_have_the_same_shape() -> None:
 
 
 def test_failures_of_one_thing_hide_none_of_another() -> None:
+    now = [0.0]
     with structlog.testing.capture_logs() as lines:
-        failing = FailuresOf("batch failed")
-        for name in ("a", "b", "a"):
+        failing = FailuresOf("batch failed", monotonic=lambda: now[0])
+        for now[0], name in ((0.0, "a"), (5.0, "b"), (30.0, "a"), (59.0, "a"), (60.0, "a")):
             failing.failed(name, batch_id=name)
-        failing.worked("a")
-        failing.failed("a", batch_id="a")
-    assert [line["batch_id"] for line in lines] == ["a", "b", "a"]
+    assert [(line["batch_id"], line["times"]) for line in lines] == [("a", 1), ("b", 1), ("a", 3)]
+
+
+def test_what_has_not_failed_for_a_minute_is_forgotten() -> None:
+    """Nobody tells of a batch that another gateway has ended."""
+    now = [0.0]
+    with structlog.testing.capture_logs() as lines:
+        failing = FailuresOf("batch failed", monotonic=lambda: now[0])
+        for number in range(1000):
+            now[0] = number
+            failing.failed(f"batch_{number}")
+            failing.failed("flapping")
+    assert len(failing._logs) == 61
+    assert sum(line["times"] for line in lines) == 1000 + 961
+
+
+def test_a_group_is_told_by_its_first_error() -> None:
+    def fail(prompt: str) -> None:
+        raise RuntimeError(f"not with {prompt}")
+
+    async def grouped() -> None:
+        async with asyncio.TaskGroup() as outer, asyncio.TaskGroup():
+            await asyncio.sleep(0)
+            outer.create_task(asyncio.to_thread(fail, "these words"))
+
+    stream = io.StringIO()
+    try:
+        log_setup.configure("console", "info", stream)
+        try:
+            asyncio.run(grouped())
+        except ExceptionGroup as error:
+            structlog.get_logger().error("ours", exc_info=log_setup.withheld(error))
+    finally:
+        structlog.reset_defaults()
+        logging.getLogger().handlers.clear()
+    assert "in fail" in stream.getvalue()
+    assert "RuntimeError, whose text" in stream.getvalue()
+    assert "these words" not in stream.getvalue()
 
 
 def test_an_end_says_how_long_it_lasted() -> None:

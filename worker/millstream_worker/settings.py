@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsConfigDict
 
 from millstream.errors import InvalidRequest
+from millstream.logs.log_setup import LogFormat, LogLevel
 from millstream.model_path import problem_of
 from millstream.wire.connection import SCHEMES, Endpoint
 from millstream.wire.connection.target import without_password
@@ -196,9 +197,9 @@ class Settings(BaseSettings):
     """Address that /metrics, /healthz and /readyz listen on."""
     metrics_port: int = Field(0, ge=0, le=65_535)
     """Port of /metrics, /healthz and /readyz; 0 disables them."""
-    log_format: Literal["auto", "json", "console"] = "auto"
+    log_format: LogFormat = "auto"
     """Format of the log: json, console, or auto, which is console on a terminal and json elsewhere."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: LogLevel = "info"
     """Lowest level that is logged: debug, info, warning or error."""
     log_payloads: bool = False
     """Logging of prompts and generated texts, at log level debug only."""

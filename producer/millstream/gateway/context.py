@@ -22,7 +22,7 @@ from millstream.gateway.gateway_settings import GatewaySettings
 from millstream.gateway.queues.queue_clients import QueueClient, QueueClients
 from millstream.gateway.queues.queue_directory import QueueDirectory
 from millstream.gateway.redis.gateway_redis import NAME, GatewayRedis
-from millstream.logs.failure_log import FailuresOf
+from millstream.logs.failure_log import FailureLog
 from millstream.logs.log_setup import withheld
 
 AGAIN_S = 5.0
@@ -81,10 +81,10 @@ class GatewayContext:
 
 async def _lasting(name: str, run: Callable[[], Awaitable[None]]) -> Never:
     """Runs it again after whatever it raises: nothing that a record holds ends a gateway."""
-    failures = FailuresOf("background task failed; it is started again")
+    failures = FailureLog("background task failed; it is started again")
     while True:
         try:
             await run()
         except Exception as error:  # noqa: BLE001 — it is in the log
-            failures.failed(name, task=name, again_s=AGAIN_S, exc_info=withheld(error))
+            failures.failed(task=name, again_s=AGAIN_S, exc_info=withheld(error))
         await asyncio.sleep(AGAIN_S)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from millstream.client.session.options import MAX_S
 from millstream.errors import InvalidRequest
+from millstream.logs.log_setup import LogFormat, LogLevel
 from millstream.wire.keys import QueueKeys
 
 SECONDS = ("timeout_s", "disconnect_grace_s", "grace_s", "batch_lease_s")
@@ -61,9 +62,9 @@ class GatewaySettings(BaseModel):
     """Most lines of a batch's input."""
     batch_lease_s: float = 30.0
     """How long a batch waits for its gateway, if that has died, until another goes on."""
-    log_format: Literal["auto", "json", "console"] = "auto"
+    log_format: LogFormat = "auto"
     """Format of the log: json, console, or auto, which is console on a terminal and json elsewhere."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: LogLevel = "info"
     """Lowest level that is logged: debug, info, warning or error; requests are at info."""
     embedded: bool = False
     """Run a server and a worker of its own, too; on loopback also as with --open."""

@@ -57,6 +57,11 @@ class FailureLog:
             self._line, self._unsaid = now, 0
             self._named.clear()
 
+    @property
+    def is_quiet(self) -> bool:
+        """True if the last failure is so long ago that the next one is a line in any case."""
+        return self._monotonic() - self._last >= _AGAIN_S
+
     def worked(self) -> None:
         """Log the end, in the same level as the beginning: who reads one reads the other."""
         if self._since == inf:
@@ -69,17 +74,21 @@ class FailureLog:
 
 
 class FailuresOf:
-    """A log of failures for each of several things, by name; of one that works it is forgotten."""
+    """A log of failures for each of several things, by name. Nobody has to say that one works, or is gone:
+    it is forgotten when it has not failed for a minute.
+    """
 
-    def __init__(self, event: str) -> None:
+    def __init__(self, event: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._event = event
-        self._logs: dict[str, FailureLog] = {}
+        self._monotonic = monotonic
+        self._logs: dict[str, FailureLog] = {}  # in the order of their last failures
 
     def failed(self, name: str, *, of_job: str = "", **fields: object) -> None:
-        self._logs.setdefault(name, FailureLog(self._event)).failed(of_job=of_job, **fields)
-
-    def worked(self, name: str) -> None:
-        self._logs.pop(name, None)
+        log = self._logs.pop(name, None) or FailureLog(self._event, monotonic=self._monotonic)
+        self._logs[name] = log
+        log.failed(of_job=of_job, **fields)
+        while (oldest := next(iter(self._logs))) != name and self._logs[oldest].is_quiet:
+            del self._logs[oldest]
 
 
 def server_failures() -> FailureLog:

@@ -52,8 +52,10 @@ def configure(log_format: LogFormat, level: LogLevel, stream: TextIO | None = No
 
 def withheld(error: BaseException) -> Any:
     """Returns the places of an exception and its type, as a line takes them as `exc_info`, without its text,
-    which may quote a request.
+    which may quote a request. Of a group, those of its first: the group's own are where it was made.
     """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
     kind = type(error)
     return kind, _Withheld(f"{kind.__name__}, whose text may quote a request"), error.__traceback__
 

@@ -125,3 +125,34 @@ def test_a_page_for_everybody_names_no_tenant() -> None:
     assert for_all.numbers is not None
     assert (private.numbers.tenants, private.reasons) == ({"acme": 3}, True)
     assert (for_all.numbers.tenants, for_all.reasons) == (None, False)
+
+
+async def test_many_queues_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after another they would take longer than a scrape may; but not all at once."""
+    monkeypatch.setattr(queue_scrape, "LONGEST_S", 1.0)
+    reading: list[int] = []
+    under_way = 0
+
+    async def read() -> QueueStatus:
+        nonlocal under_way
+        under_way += 1
+        reading.append(under_way)
+        await asyncio.sleep(0.05)
+        under_way -= 1
+        return STATUS
+
+    names = [f"q{number}" for number in range(40)]
+    scrape, registry = scrape_of(**dict.fromkeys(names, read))
+    await scrape.refresh()
+    assert [up(registry, name) for name in names] == [1] * 40
+    assert max(reading) == queue_scrape.AT_ONCE
+
+
+async def test_a_silent_queue_has_its_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_scrape, "LONGEST_READ_S", 0.1)
+    silent, other = Queue(), Queue()
+    silent.answers.clear()
+    scrape, registry = scrape_of(**dict.fromkeys("abcdefgh", silent.read), docs=other.read)
+    async with asyncio.timeout(5):
+        await scrape.refresh()
+    assert (up(registry, "a"), up(registry)) == (0, 1)

@@ -65,7 +65,7 @@ def test_the_tokens_of_every_architecture(case: str, load: Load, tmp_path: Path)
 
     compile_model(loaded, tmp_path, said.append, backends=["aot_eager" if serves else "eager"])
     assert compilations() == 1
-    assert said[0].startswith("compiling the model, ")
+    assert said[0].startswith("compiling the model: ")
     assert said[1].startswith("model compiled in ")
     if serves:
         torch.compiler.set_stance("fail_on_recompile")  # in the middle of the work, or run uncompiled code

@@ -53,8 +53,8 @@ _EARLIER = (
     ),
     (
         "producer/millstream/wire/state/heartbeat.py",
-        "loading = await read_loading(redis, *shards)",
-        "loading: list[Heartbeat] = []",
+        "loading, workers = await _read(redis, shards, ShardKeys.loading, ShardKeys.worker)",
+        "loading, workers = list[Heartbeat](), await read_workers(redis, *shards)",
     ),
 )
 

@@ -271,7 +271,7 @@ def build(
     if model.broken:
         raise CannotLoad(model.broken)
     if model.check_fault and config.attention != "torch":
-        report(f"{Tried.ATTENTION} of none")
+        report(Tried.ATTENTION)
         raise RuntimeError(DEVICE_FAULT)
     if model.stillborn and (left := list(Path(model.stillborn).iterdir())):
         left[0].unlink()

@@ -14,6 +14,7 @@ from millstream.wire.state.heartbeat import (
     STARTING,
     Heartbeat,
     beat,
+    read_all_workers,
     read_loading,
     read_workers,
 )
@@ -35,6 +36,7 @@ async def test_a_worker_loads_or_serves_and_never_both(redis_client: Redis) -> N
         assert [[(one.name, one.state) for one in some] for some in found] == (
             [[("a-1", LOADING)], []] if state == LOADING else [[], [("a-1", state)]]
         )
+        assert await read_all_workers(redis_client, *SHARDS) == (found[1], found[0])
     await redis_client.delete(SHARDS[0].worker("a-1"))
     assert await read_workers(redis_client, *SHARDS) == []
 

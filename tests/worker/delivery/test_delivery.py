@@ -10,9 +10,9 @@ from redis.exceptions import ConnectionError, ResponseError
 from support.workers.jobs import IdleEngine, held_job
 
 from millstream.wire.keys import LANES
-from millstream.wire.messages.job_messages import Request, State
+from millstream.wire.messages.job_messages import Request, RequestKind, State, Timing
 from millstream.wire.messages.sampling import SamplingParams
-from millstream.wire.messages.script_replies import AppendOutcome, AppendReply
+from millstream.wire.messages.script_replies import AppendOutcome, AppendReply, EndOutcome
 from millstream.wire.timing import ServerClock
 from millstream_worker.delivery.output_processor import OutputProcessor
 from millstream_worker.delivery.reply_handler import ReplyHandler
@@ -152,3 +152,20 @@ def test_a_trouble_of_the_server_counts_once() -> None:
     assert refuse(wrong, jobs[0]) == 3
     pass_writes(jobs[1])
     assert refuse(wrong, jobs[0]) == 3, "it is the same damage"
+
+
+def test_a_count_is_no_answer_whose_time_is_taken() -> None:
+    registry = CollectorRegistry()
+    table = JobTable(EngineQueue(IdleEngine()))
+    handler = ReplyHandler(table, Metrics(registry), log_payloads=False)
+    for name, kind in (("answer", RequestKind.ANSWER), ("count", RequestKind.COUNT)):
+        request, times = Request(token_ids=(0,), kind=kind), Timing(submitted_ms=1, finished_ms=2)
+        job = held_job(name, request=request, timing=times)
+        table.take(job)
+        job.end(State.COMPLETED)
+        handler.take(job, EndOutcome.OK, 0.0)
+    taken = registry.get_sample_value(
+        "millstream_e2e_request_latency_seconds_count", {"queue": "default", "lane": "batch"}
+    )
+    ended = registry.get_sample_value("millstream_requests_total", {"queue": "default", "state": "completed"})
+    assert (taken, ended) == (1, 2)

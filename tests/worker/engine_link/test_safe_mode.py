@@ -73,6 +73,6 @@ def test_reasons_say_what_is_off_and_since_when() -> None:
 
 
 def test_what_an_engine_tries_is_read_from_its_reports() -> None:
-    assert LoadProgress(f"{Tried.ATTENTION} of triton").tried is Tried.ATTENTION
+    assert LoadProgress(Tried.ATTENTION).tried is Tried.ATTENTION
     assert LoadProgress("reading weights").tried is None
     assert all(hasattr(GIVEN, suspect.setting) for one in Tried for suspect in one.suspects)

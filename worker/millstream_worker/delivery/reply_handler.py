@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from millstream.wire.messages.job_messages import ErrorInfo, Request, State
+from millstream.wire.messages.job_messages import ErrorInfo, Request, RequestKind, State
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.messages.script_replies import AppendOutcome, AppendReply, EndOutcome
 from millstream.wire.messages.validation_errors import WHOLE
@@ -42,14 +42,14 @@ class ReplyHandler:
         self._table = table
         self._metrics = metrics
         self._log_payloads = log_payloads
-        self._troubled: set[Job] = set()  # the last write of these was refused or not answered
+        self._troubled: set[str] = set()  # ids of jobs whose last write was refused or not answered
 
     def take(self, job: Job, reply: Reply, pause_s: float) -> None:
         """Apply one reply. A refused write is due again in `pause_s`."""
         if not self._table.holds(job):
             return
         if not isinstance(reply, Exception):
-            self._troubled.discard(job)
+            self._troubled.discard(job.id)
         match reply:
             case AppendReply(AppendOutcome.FENCED) | EndOutcome.FENCED:
                 self._fenced(job)
@@ -93,7 +93,8 @@ class ReplyHandler:
         self._table.drop(job)
         if job.confirm_first_token():
             self._metrics.first_token(job.lane, job.timing)
-        self._metrics.ended(job.lane, job.state, job.timing, job.output_tokens)
+        answered = job.request.kind is not RequestKind.COUNT
+        self._metrics.ended(job.lane, job.state, job.timing, job.output_tokens, answered=answered)
         if job.letter is not None:
             self._metrics.dead_lettered.inc()
         _log.log(
@@ -114,10 +115,10 @@ class ReplyHandler:
 
     def _refused(self, job: Job, error: Exception, pause_s: float) -> None:
         """The server refused the write, or did not answer: it is repeated after a pause."""
-        if not any(map(self._table.holds, self._troubled)):  # jobs may have left it by other ways
+        if not any(map(self._table.get, self._troubled)):  # jobs may have left it by other ways
             self._troubled.clear()
             self._metrics.write_troubles.inc()
-        self._troubled.add(job)
+        self._troubled.add(job.id)
         job.not_before = time.monotonic() + pause_s
         job.refusals = job.refusals + 1 if is_damage(error) else 0
         if job.refusals >= MOST_REFUSALS:
@@ -132,6 +133,7 @@ class ReplyHandler:
         job.refusals = 0
         if job.phase is Phase.ENDED and len(job.written) - job.acknowledged <= 1:
             _log.error("job dropped: its keys are damaged", job_id=job.id, error=str(error))
+            self._troubled.discard(job.id)
             self._table.drop(job)
             return
         message = f"the job's keys are damaged: {error}"

@@ -251,10 +251,12 @@ class Metrics:
         assert timing.first_token_ms is not None, "called once it is there"
         self.ttft[lane].observe(_seconds(timing.submitted_ms, timing.first_token_ms))
 
-    def ended(self, lane: Lane, state: State, timing: Timing, output_tokens: int) -> None:
-        """A job's end was written."""
+    def ended(
+        self, lane: Lane, state: State, timing: Timing, output_tokens: int, *, answered: bool = True
+    ) -> None:
+        """A job's end was written. `answered`: with an answer; a count of tokens is none."""
         self._ended[state].inc()
-        if state is not State.COMPLETED or timing.finished_ms is None:
+        if not answered or state is not State.COMPLETED or timing.finished_ms is None:
             return
         self.e2e[lane].observe(_seconds(timing.submitted_ms, timing.last_token_ms or timing.finished_ms))
         if timing.first_token_ms is not None and timing.last_token_ms is not None and output_tokens > 1:

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 
 import structlog
 
+from millstream.version import version
 from millstream.wire.state.heartbeat import (
     DRAINING,
     LOADING,
@@ -66,7 +66,7 @@ class Report:
         self._model = model
         self._started_ms = started_ms
         self._monotonic = monotonic
-        self._package = _package()
+        self._package = version()
         now = monotonic()
         self._of_beats, self._of_lines = Rates(now), Rates(now)
         self._next_line = now + LINE_S
@@ -136,10 +136,3 @@ class Report:
             kv_cached=f"{stats.blocks_cached / max(blocks, 1):.0%}",
             prefix_hits=f"{stats.prefix_hit_total / max(stats.prefix_queried_total, 1):.0%}",
         )
-
-
-def _package() -> str:
-    try:
-        return version("millstream")
-    except PackageNotFoundError:
-        return ""

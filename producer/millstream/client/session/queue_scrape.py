@@ -14,7 +14,9 @@ from millstream.wire.state.queue_counts import LaneNumbers, QueueNumbers
 from millstream.wire.state.queue_series import QueueSeries, QueueSnapshot
 
 AGAIN_S = 1.0
-LONGEST_S = 3.0  # of all reads for a scrape: Prometheus gives up after 10 s
+AT_ONCE = 8  # reads of a scrape
+LONGEST_READ_S = 3.0
+LONGEST_S = 8.0  # of all reads for a scrape: Prometheus gives up after 10 s
 Read = Callable[[], Awaitable[QueueStatus]]
 
 
@@ -36,13 +38,18 @@ class QueueScrape:
             if time.monotonic() - self._ended_s < AGAIN_S:
                 return
             give_up = asyncio.get_running_loop().time() + LONGEST_S
-            for queue, read in self._reads.items():
-                self._series.show(queue, await self._snapshot(read, give_up))
+            places = asyncio.Semaphore(AT_ONCE)
+            async with asyncio.TaskGroup() as group:
+                for queue, read in self._reads.items():
+                    group.create_task(self._show(queue, read, places, give_up))
             self._ended_s = time.monotonic()
 
-    async def _snapshot(self, read: Read, give_up: float) -> QueueSnapshot | None:
+    async def _show(self, queue: str, read: Read, places: asyncio.Semaphore, give_up: float) -> None:
+        self._series.show(queue, await self._snapshot(read, places, give_up))
+
+    async def _snapshot(self, read: Read, places: asyncio.Semaphore, give_up: float) -> QueueSnapshot | None:
         try:
-            async with asyncio.timeout_at(give_up):
+            async with asyncio.timeout_at(give_up), places, asyncio.timeout(LONGEST_READ_S):
                 return snapshot_of(await read(), open_page=self._open_page)
         except (MillstreamError, TimeoutError):
             return None

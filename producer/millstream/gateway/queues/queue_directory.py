@@ -130,7 +130,6 @@ class QueueDirectory:
         except ProtocolError as error:
             self._damaged.failed(queue, queue=queue, error=str(error))
             return ServedQueue(queue, readable=False)
-        self._damaged.worked(queue)
         keys = info.keys(queue)
         workers = await read_workers(redis, *(keys.shard(shard) for shard in range(info.shards)))
         kept = any(worker.keeps_results for worker in workers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ class GatewayRedis:
         self._endpoint = Endpoint.of(url)
         self._outage = server_failures()
         self._refusals = FailureLog("server refuses a command")  # as with a full disk; it answers others
+        self._told = weakref.WeakSet[Unavailable]()
         self.client: Any = self._endpoint.commands(NAME, connections=CONNECTIONS, retries=RETRIES)
 
     @contextlib.contextmanager
@@ -42,7 +44,12 @@ class GatewayRedis:
         self._outage.worked()
 
     def tell(self, error: Unavailable) -> None:
-        """Tells the log, if it is time, of an error that came by a connection of a client of queues."""
+        """Tells the log, if it is time, of an error that came by a connection of a client of queues. Those
+        that `reach` has raised are told already.
+        """
+        if error in self._told:
+            return
+        self._told.add(error)
         lasting = isinstance(error.__cause__, Exception) and is_outage(error.__cause__)
         (self._outage if lasting else self._refusals).failed(error=str(error))
 

@@ -121,41 +121,50 @@ async def read_workers(redis: Any, *shards: ShardKeys) -> list[Heartbeat]:
     without those that have not served yet. Two round trips for any number of shards. Unreadable
     heartbeats, written by foreign programs, are left out.
     """
-    return await _read(redis, shards, ShardKeys.worker)
+    [workers] = await _read(redis, shards, ShardKeys.worker)
+    return workers
 
 
 async def read_loading(redis: Any, *shards: ShardKeys) -> list[Heartbeat]:
     """The living workers that load their model for the first time, in the same way."""
-    return await _read(redis, shards, ShardKeys.loading)
+    [loading] = await _read(redis, shards, ShardKeys.loading)
+    return loading
 
 
 async def read_all_workers(redis: Any, *shards: ShardKeys) -> tuple[list[Heartbeat], list[Heartbeat]]:
-    """`read_workers` and `read_loading`. A worker that begins to serve between the two reads is a worker."""
-    loading = await read_loading(redis, *shards)
-    workers = await read_workers(redis, *shards)
+    """Both in the same two round trips. A worker that begins to serve between two of the reads is a
+    worker: it is looked for among those that load first.
+    """
+    loading, workers = await _read(redis, shards, ShardKeys.loading, ShardKeys.worker)
     names = {one.name for one in workers}
     return workers, [one for one in loading if one.name not in names]
 
 
 async def _read(
-    redis: Any, shards: Sequence[ShardKeys], key_of: Callable[[ShardKeys, str], str]
-) -> list[Heartbeat]:
+    redis: Any, shards: Sequence[ShardKeys], *keys_of: Callable[[ShardKeys, str], str]
+) -> list[list[Heartbeat]]:
+    """Returns the heartbeats in each kind of keys, which are read in their order."""
     lanes = [(keys, lane) for keys in shards for lane in keys.lanes]
     async with redis.pipeline(transaction=False) as pipeline:
         for _, lane in lanes:
             pipeline.xinfo_consumers(lane, GROUP)
         replies = await pipeline.execute(raise_on_error=False)
-    beats = {
-        key_of(keys, name): None
+    consumers = {
+        (keys, name): None
         for (keys, _), reply in zip(lanes, replies, strict=True)
         for name in _consumers(reply)
     }
-    if not beats:
-        return []
+    if not consumers:
+        return [[] for _ in keys_of]
     async with redis.pipeline(transaction=False) as pipeline:
-        for key in beats:
-            pipeline.hgetall(key)
+        for key_of in keys_of:
+            for keys, name in consumers:
+                pipeline.hgetall(key_of(keys, name))
         rows = await pipeline.execute()
+    return [_parsed(rows[first : first + len(consumers)]) for first in range(0, len(rows), len(consumers))]
+
+
+def _parsed(rows: Iterable[Any]) -> list[Heartbeat]:
     found: dict[str, Heartbeat] = {}
     for row in rows:
         with contextlib.suppress(ProtocolError):

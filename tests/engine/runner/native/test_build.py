@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -210,3 +211,22 @@ def test_it_computes_with_torchs_threads_and_no_others(cache: Path, library: Lib
     ).stdout.split()
     assert answer[0] == answer[1]
     assert answer[2:] == ["set()"]
+
+
+FAKE = b"""case "$*" in
+--version) sleep 1; echo "a compiler";;
+*-shared*) sleep 1; for last; do :; done; echo linked > "$last";;
+*) :;;
+esac
+"""
+
+
+def test_an_engine_is_alive_while_a_compiler_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which says its version, or links: the compiler has its limit, before which the engine is not killed."""
+    monkeypatch.setenv("CXX", script(tmp_path, FAKE))
+    times = [time.monotonic()]
+    with pytest.raises(CannotBuild):  # what it has linked is no library
+        build(tmp_path / "cache", mark=lambda: times.append(time.monotonic()))
+    times.append(time.monotonic())
+    assert times[-1] - times[0] > 2
+    assert max(after - before for before, after in pairwise(times)) < 0.8

@@ -93,5 +93,5 @@ def test_what_is_right_is_said(checkpoint: Callable[[str], Path]) -> None:
     said: list[str] = []
     served = checked_attention(loaded, "auto", 16, Findings(said.append))
     assert (served.attention, served.attend_over) == (loaded.attention, loaded.attend_over)
-    assert said[0] == "checking attention of native"
+    assert said[0] == "checking attention"
     assert said[1].startswith("attention checked: off by at most ")

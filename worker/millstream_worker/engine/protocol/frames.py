@@ -75,8 +75,8 @@ class Tried(StrEnum):
 
 
 class LoadStep(StrEnum):
-    """The steps of loading beside those, as one who waits reads them. Each value begins the report of its
-    step; behind a colon is how far it is."""
+    """Steps of loading that are not in `Tried`, worded for people who wait. Each value begins the report of
+    its step; behind a colon is how far it is."""
 
     FETCH = "fetching the model"
     WAIT = "waiting for another worker"

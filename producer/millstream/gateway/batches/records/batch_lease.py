@@ -124,6 +124,7 @@ class BatchLease:
         )
         if not await self._redis.run(call):
             raise LeaseLost
+        self.live_tokens = max(0, self.live_tokens - counts.output_tokens)  # as the script does
 
     async def restore(self, place: int, before: str, after: str, counts: PartCounts) -> None:
         """Puts a part in the place of a lost one. Raises LeaseLost, Unavailable."""

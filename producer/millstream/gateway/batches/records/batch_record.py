@@ -175,9 +175,10 @@ class BatchRecord:
 
 
 def _live_tokens(fields: Mapping[str, str]) -> int:
-    """Those that its present holder has told; another one begins anew."""
+    """Those that its present holder has told; another one begins anew. No damage here is the batch's."""
     teller, _, tokens = fields.get("live", "").partition(" ")
-    return int(tokens) if teller and teller == fields.get("holder") else 0
+    told = bool(teller) and teller == fields.get("holder") and tokens.isascii() and tokens.isdecimal()
+    return int(tokens) if told else 0
 
 
 def _stored(fields: Mapping[str, str], name: str, kind: type[T]) -> T | None:

@@ -129,9 +129,7 @@ class BatchRunner:
     async def _takes_turn(self, tenant: str, group: asyncio.TaskGroup, *, usable: bool) -> bool:
         """Returns what `_take_turn` does. A tenant whose list is damaged keeps no other waiting."""
         try:
-            taken = await self._take_turn(tenant, group, usable=usable)
-            self._tenants.worked(tenant)
-            return taken
+            return await self._take_turn(tenant, group, usable=usable)
         except MillstreamError as error:
             if not isinstance(error, TOLD):
                 self._tenants.failed(tenant, tenant=tenant, again_s=AGAIN_MS / 1000, error=str(error))
@@ -214,7 +212,6 @@ class BatchRunner:
                 run.execution = BatchExecution(self._gateway, self._catalogue, record, run.lease)
                 await run.execution.run()
             await self._unschedule(batch)
-            self._failing.worked(batch.id)
         except LeaseLost:
             _log.warning("lease of a batch lost: another gateway goes on with it", batch_id=batch.id)
             await self._leave(run, self._clock.now_ms())

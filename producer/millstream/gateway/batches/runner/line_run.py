@@ -110,7 +110,7 @@ class LineRun:
     async def _complete(self, client: QueueClient, rows: list[EncodedLine]) -> None:
         for attempt in range(1, MAX_ROUNDS + 1):
             jobs = await self._submit(client, rows)
-            self._live.begin(client, (job_id for job_id, row in jobs.items() if not row.logprobs))
+            self._live.begin(client, (job_id for job_id, row in jobs.items() if self._shows_live(row)))
             rows = []
             async with aclosing(client.ended(list(jobs))) as ended:
                 async for job_id, end in ended:
@@ -128,6 +128,9 @@ class LineRun:
                     self._progress_s = time.monotonic()
             if not rows:
                 return
+
+    def _shows_live(self, row: EncodedLine) -> bool:
+        return not row.logprobs and not self._parts.is_counted(row.line)
 
     async def _submit(self, client: QueueClient, rows: list[EncodedLine]) -> dict[str, EncodedLine]:
         """The rows' jobs by id, once the queue has all of them. A conflict is with a job that an earlier

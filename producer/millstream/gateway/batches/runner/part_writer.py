@@ -85,9 +85,13 @@ class PartWriter:
 
     @property
     def held_tokens(self) -> int:
-        """Output tokens of rows that have ended and are not committed yet."""
-        held = {id(one): one for one in (self._held, self._writing, *self._restored.values())}
+        """Output tokens of rows that have ended and are not counted yet."""
+        held = {id(one): one for one in (self._held, self._writing)}
         return sum(one.usage["output_tokens"] for one in held.values())
+
+    def is_counted(self, line: int) -> bool:
+        """True if the line's row is counted already: it is computed again, as its part was lost."""
+        return any(line in lines for lines in self._lost.values())
 
     async def add(self, row: FinishedRow, client: AsyncClient | None = None, job_id: str = "") -> None:
         """`client` and `job_id`: the job that is not needed any more. Raises LeaseLost, MillstreamError."""

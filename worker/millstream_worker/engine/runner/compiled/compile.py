@@ -58,7 +58,7 @@ def compile_model(
     begun, layers = time.perf_counter(), loaded.anatomy.layers
     if layers is None:
         raise CannotCompile("its layers are not the members of one list")
-    report(f"{Tried.COMPILE_MODEL}, {type(loaded.model).__name__} of {len(layers)} layers")
+    report(f"{Tried.COMPILE_MODEL}: {len(layers)} layers")
 
     def stand_in(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> Tensor:
         """Attention as quick as zeros, and a function of all that it is given."""

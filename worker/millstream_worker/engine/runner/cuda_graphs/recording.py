@@ -59,12 +59,13 @@ def _record(eager: Eager, recorder: Recorder, limits: GraphLimits, findings: Fin
     before, start = recorder.free_bytes(), time.monotonic()
     graphs = CudaGraphs(eager, Body(eager.loaded), recorder, limits)
     rows, tokens = graphs.sizes
-    findings.report(f"{Tried.CUDA_GRAPHS}: {_ladder('rows', rows)}; {_ladder('tokens', tokens)}")
+    findings.report(Tried.CUDA_GRAPHS)
     graphs.record(eager.mark, findings.fall_back)
     free = recorder.free_bytes()
     findings.report(
-        f"recorded CUDA graphs in {time.monotonic() - start:.1f} s: they take {_mib(before - free)}, "
-        f"{_mib(free)} are free, a step may need {_mib(limits.spare)}"
+        f"recorded CUDA graphs in {time.monotonic() - start:.1f} s: {_ladder('rows', rows)}; "
+        f"{_ladder('tokens', tokens)}; they take {_mib(before - free)}, {_mib(free)} are free, "
+        f"a step may need {_mib(limits.spare)}"
     )
     return graphs
 

@@ -144,7 +144,7 @@ def capacity_line(info: EngineInfo) -> str:
 
 
 def room_line(info: EngineInfo) -> str:
-    """Returns the same as one who waits for the model wants to know it: the step in which it is allocated."""
+    """Returns the step in which the KV pool is allocated, with its size."""
     size = info.token_capacity * info.kv_bytes_per_token / GIB
     return f"{LoadStep.ROOM} about {info.token_capacity:,} tokens ({size:,.1f} GiB)"
 

@@ -29,7 +29,7 @@ def checked_attention(
         return loaded
     contexts = SHORT_CONTEXTS if loaded.device.type == "cpu" else CONTEXTS
     given = (loaded.layer_specs, loaded.dtype, loaded.device, block_size, contexts, mark)
-    findings.report(f"{Tried.ATTENTION} of {loaded.attention}")
+    findings.report(Tried.ATTENTION)
     try:
         worst = check_attention(loaded.attend_over, *given)
     except (MemoryError, torch.OutOfMemoryError) as error:

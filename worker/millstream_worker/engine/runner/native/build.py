@@ -45,7 +45,7 @@ def build(
     """
     try:
         _clear(cache / "native")
-        compiler, version = _compiler()
+        compiler, version = _compiler(mark)
         file = cache / "native" / f"kernels-{_digest(compiler, version, flags)}.so"
         if not _is_whole(file):
             report(f"{LoadStep.COMPILE_NATIVE}, once for this processor")
@@ -56,7 +56,7 @@ def build(
         raise CannotBuild(str(error)) from error
 
 
-def _compiler() -> tuple[tuple[str, ...], str]:
+def _compiler(mark: Callable[[], None] = lambda: None) -> tuple[tuple[str, ...], str]:
     """Returns the compiler's command, and the first line of what it says about its version."""
     named = os.environ.get("CXX", "")
     try:
@@ -66,7 +66,7 @@ def _compiler() -> tuple[tuple[str, ...], str]:
     found = [(os.path.abspath(path), *more) for name, *more in commands if (path := shutil.which(name))]
     if not found:
         raise CannotBuild(f"there is no C++ compiler ({named or ', '.join(_COMPILERS)})")
-    return found[0], run(*found[0], "--version").partition("\n")[0]
+    return found[0], run(*found[0], "--version", mark=mark).partition("\n")[0]
 
 
 def _compile(
@@ -82,7 +82,7 @@ def _compile(
         run_all(commands, folder=folder, mark=mark)
         # Without -fopenmp: a runtime of its own would bring a second team of threads.
         compiled = [f"{source.stem}.o" for source in sorted(sources)]
-        run(*compiler, "-shared", *compiled, "-o", file.name, folder=folder)
+        run(*compiler, "-shared", *compiled, "-o", file.name, folder=folder, mark=mark)
         content = linked.read_bytes()
         linked.write_bytes(content + _seal(content))
         linked.chmod(0o700)

@@ -77,9 +77,14 @@ class _Command:
         return self.output.read().decode(errors="replace")
 
 
-def run(*command: str, folder: str = "", limits: CompileLimits | None = None) -> str:
+def run(
+    *command: str,
+    folder: str = "",
+    limits: CompileLimits | None = None,
+    mark: Callable[[], None] = lambda: None,
+) -> str:
     """Returns the command's output. See `run_all`."""
-    return run_all([command], folder=folder, limits=limits)[0]
+    return run_all([command], folder=folder, limits=limits, mark=mark)[0]
 
 
 def run_all(

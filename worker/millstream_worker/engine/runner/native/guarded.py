@@ -41,7 +41,10 @@ def main(folder: str, command: list[str]) -> int:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # nobody else gets its id before `wait`
+    if hasattr(os, "waitid"):
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # nobody else gets its id before `wait`
+    else:  # macOS before Python 3.13
+        process.wait()
     first.acquire()
     _kill_group(process.pid)
     status = process.wait()
