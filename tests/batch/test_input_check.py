@@ -41,6 +41,7 @@ def test_a_check_finds_what_a_run_would_refuse(tmp_path: Path) -> None:
         (8, "missing_custom_id", "custom_id"),
     ]
     assert found.models == {"": 1, "other": 1}
+    assert (found.findings.lines, found.findings.output_tokens) == (2, 2 * 16)
 
 
 def test_a_check_shows_the_first_bad_lines(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,8 +27,11 @@ from millstream import (
     Submitted,
     Unavailable,
 )
+from millstream.client.jobs.count_jobs import count_prompts
 from millstream.client.session.job_reader import QueueJobs
 from millstream.client.session.session import Session
+from millstream.client.submit import submission
+from millstream.client.submit.submission import Submission
 from millstream.client.submit.worker_versions import WorkerVersions
 from millstream.wire.calls import run
 from millstream.wire.keys import GROUP, QueueKeys
@@ -139,6 +143,12 @@ async def test_prompts_are_estimated_where_no_living_worker_counts(server: Serve
     async with AsyncClient(server.url) as client:
         assert await client.count("x" * 40) == PromptTokens(10, estimated=True)
         assert isinstance((await client.count_many([{"prompt": ""}]))[0], InvalidRequest)
+    assert await read_queue(crew.redis, "default") is None
+    await crew.open(1, 4, shards=2)
+    await crew.join("newer-1", 1, 4, shard=1)  # and nobody serves the other shard
+    async with AsyncClient(server.url) as client:
+        assert await client.count("x" * 40) == PromptTokens(10, estimated=True)
+    await crew.die("newer-1", shard=1)
     await crew.join("older-1", 1, 3)
     async with AsyncClient(server.url) as client:
         assert await client.count("x" * 40) == PromptTokens(10, estimated=True)
@@ -146,6 +156,51 @@ async def test_prompts_are_estimated_where_no_living_worker_counts(server: Serve
         assert isinstance(refused, QueueMismatch)
         assert "no living worker takes message version 4" in str(refused)
     assert await crew.redis.keys("*:job:*") == []
+
+
+async def test_counts_are_estimated_once_nobody_lives(
+    server: Server, crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission, "WorkerVersions", partial(WorkerVersions, look_s=0.0))
+    await crew.open(1, 4)
+    await crew.join("newer-1", 1, 4)
+    async with contextlib.aclosing(Session(server.url, ClientOptions())) as session:
+        jobs = QueueJobs(session, "default")
+        asked = [{"prompt": "x" * 40}, {"prompt": ""}]
+        counting = asyncio.create_task(count_prompts(jobs, Submission(jobs), asked, None, silent_s=0.1))
+        await until(lambda: _has_jobs(crew))
+        await asyncio.sleep(0.3)  # as long as a worker lives, there is no end of it
+        assert not counting.done()
+        await crew.die("newer-1")
+        first, second = await asyncio.wait_for(counting, 30)
+    assert first == PromptTokens(10, estimated=True)
+    assert isinstance(second, InvalidRequest)
+    assert await crew.redis.keys("*:job:*") == []
+
+
+class LostReplies(Submission):
+    """Its requests reach the server, and no reply comes back."""
+
+    async def many(self, *args: Any, **kwargs: Any) -> Any:
+        await super().many(*args, **kwargs)
+        await asyncio.Event().wait()
+
+
+async def test_counts_cancelled_during_a_submit_leave_none(server: Server, crew: Crew) -> None:
+    await crew.open(1, 4)
+    await crew.join("newer-1", 1, 4)
+    async with contextlib.aclosing(Session(server.url, ClientOptions())) as session:
+        jobs = QueueJobs(session, "default")
+        counting = asyncio.create_task(count_prompts(jobs, LostReplies(jobs), [{"prompt": "w1"}], None))
+        await until(lambda: _has_jobs(crew))
+        counting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await counting
+    assert await crew.redis.keys("*:job:*") == []
+
+
+async def _has_jobs(crew: Crew) -> bool:
+    return bool(await crew.redis.keys("*:job:*"))
 
 
 async def test_a_count_that_is_given_up_leaves_no_job(server: Server, crew: Crew) -> None:

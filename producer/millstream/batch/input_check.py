@@ -62,7 +62,7 @@ class InputCheck:
             except LineFault as fault:
                 wrong = fault
                 self.refuse(line.number, fault)
-            first.take(line.data, wrong)
+            first.take(line.number, line.data, wrong)
 
     def refuse(self, line: int, fault: LineFault) -> None:
         """Count one line that cannot run."""
@@ -79,7 +79,7 @@ class InputCheck:
         if key in seen:
             raise duplicate(custom_id)
         seen.add(key)
-        self.findings.add(fields)
         row = self._options.row_of(line.number, custom_id, fields)
+        self.findings.add(fields)
         self._models.add(fields)
         return row

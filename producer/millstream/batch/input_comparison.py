@@ -98,10 +98,10 @@ class Survey:
         first = FirstLines(str(source.path))
         for line in source:
             self.lines += 1
-            first.take(line.data, self._look(line))
+            first.take(line.number, line.data, self._look(line))
 
     def _look(self, line: InputLine) -> LineFault | None:
-        """Returns what leaves the line without a custom_id of its own."""
+        """Returns the fault of a line that has no custom_id of its own."""
         self._stale_lines.discard(line.number)
         try:
             if line.data is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.input_check import InputCheck
@@ -11,6 +12,7 @@ from millstream.batch.rows.faults import LineFault, fault_of_body
 from millstream.batch.run.run_options import RunOptions
 from millstream.client.async_client import AsyncClient
 from millstream.errors import InvalidRequest, JobFailed, MillstreamError
+from millstream.openai.request_body import DEFAULT_QUEUE
 from millstream.wire.messages.job_messages import Result
 
 _CHUNK_ROWS = 256  # counted together
@@ -18,34 +20,49 @@ _CHUNKS = 4  # under way at once
 
 
 class LineCounts:
-    """Mutable. `tokens` of the lines that were counted; `estimated`: some could not be, for want of workers
-    that count. Lines that workers refuse are added to the bad ones of `found`.
+    """Mutable. `tokens` of the lines that were counted; `estimated`: the queues of those that could not be,
+    for want of workers that count. Lines that workers refuse are added to the bad ones of `found`.
     """
 
     def __init__(self, client: AsyncClient, found: InputCheck, options: RunOptions) -> None:
         self.tokens = 0
-        self.estimated = False
+        self.estimated: set[str] = set()
         self._client = client
         self._found = found
         self._options = options
         self._room = asyncio.Semaphore(_CHUNKS)
 
-    async def take(self, source: InputFile) -> None:
-        """Count all lines that can run. Raises Unavailable, QueueMismatch."""
-        chunks: dict[str, list[BatchLine]] = {}
+    async def take(self, path: Path) -> None:
+        """Count all lines that can run, which are read again only if workers count some of them. Raises
+        Unavailable, QueueMismatch.
+        """
+        queues = {self._options.queue_of(named or DEFAULT_QUEUE) for named in self._found.models}
+        for queue in queues:
+            one = await self._client.with_queue(queue).count("1", lane=self._options.lane)
+            if one.estimated:
+                self.estimated.add(queue)
+        if queues == self.estimated:
+            return
         try:
-            async with asyncio.TaskGroup() as group:
-                for row in InputCheck(self._options).rows(source, ""):
-                    rows = chunks.setdefault(row.queue, [])
-                    rows.append(row)
-                    if len(rows) == _CHUNK_ROWS:
-                        await self._room.acquire()
-                        group.create_task(self._count(row.queue, chunks.pop(row.queue)))
-                for queue, rows in chunks.items():
-                    await self._room.acquire()
-                    group.create_task(self._count(queue, rows))
+            with InputFile(path) as source:
+                async with asyncio.TaskGroup() as group:
+                    await self._read(source, group)
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
+
+    async def _read(self, source: InputFile, group: asyncio.TaskGroup) -> None:
+        chunks: dict[str, list[BatchLine]] = {}
+        for row in InputCheck(self._options).rows(source, ""):
+            if row.queue in self.estimated:
+                continue
+            rows = chunks.setdefault(row.queue, [])
+            rows.append(row)
+            if len(rows) == _CHUNK_ROWS:
+                await self._room.acquire()
+                group.create_task(self._count(row.queue, chunks.pop(row.queue)))
+        for queue, rows in chunks.items():
+            await self._room.acquire()
+            group.create_task(self._count(queue, rows))
 
     async def _count(self, queue: str, rows: list[BatchLine]) -> None:
         try:
@@ -56,9 +73,11 @@ class LineCounts:
         for row, outcome in zip(rows, outcomes, strict=True):
             if isinstance(outcome, MillstreamError):
                 self._found.refuse(row.line, _fault(outcome))
-            else:
-                self.tokens += outcome.tokens
-                self.estimated |= outcome.estimated
+                self._found.findings.drop(row.request.sampling)
+                continue
+            self.tokens += outcome.tokens
+            if outcome.estimated:
+                self.estimated.add(queue)
 
 
 def _fault(error: MillstreamError) -> LineFault:

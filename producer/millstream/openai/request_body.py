@@ -70,6 +70,9 @@ UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
     "echo": (False,),
     "suffix": ("",),
 }
+_NOT_UNKNOWN = {
+    endpoint: known | _WITHOUT_EFFECT | UNSUPPORTED_FIELDS.keys() for endpoint, known in KNOWN_FIELDS.items()
+}
 
 
 def read_body(
@@ -108,7 +111,7 @@ def _read(
 
 def unknown_names(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of fields that nothing reads, in a body and in its messages. The body may be invalid."""
-    known = KNOWN_FIELDS[endpoint] | _WITHOUT_EFFECT | UNSUPPORTED_FIELDS.keys()
+    known = _NOT_UNKNOWN[endpoint]
     unknown = tuple(name for name, value in body.items() if name not in known and value is not None)
     messages = body.get("messages")
     if endpoint is not ApiEndpoint.CHAT or not isinstance(messages, list):

@@ -96,22 +96,22 @@ def test_invalid_lines_raise_nothing(body: Any) -> None:
 
 def take(lines: list[bytes]) -> None:
     first = FirstLines("in.csv")
-    for data in lines:
+    for number, data in enumerate(lines, 3):  # the lines before it are blank
         try:
             parse(data)
         except LineFault as fault:
-            first.take(data, fault)
+            first.take(number, data, fault)
         else:
-            first.take(data, None)
+            first.take(number, data, None)
 
 
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        (b"id,question,answer\n", "line 1 is 'id,question,answer', and the 19 lines after it"),
-        (b"[\n", "line 1 is '['"),
-        (b"\x89PNG\r\n", "line 1 is not UTF-8 text (it begins with the bytes 89 50 4e 47)"),
-        (b"x" * 90, f"line 1 is '{'x' * 40}' …"),
+        (b"id,question,answer\n", "line 3 is 'id,question,answer', and the 19 lines after it"),
+        (b"[\n", "line 3 is '['"),
+        (b"\x89PNG\r\n", "line 3 is not UTF-8 text (it begins with the bytes 89 50 4e 47)"),
+        (b"x" * 90, f"line 3 is '{'x' * 40}' …"),
     ],
 )
 def test_a_file_of_another_format_is_refused(line: bytes, told: str) -> None:
@@ -126,4 +126,4 @@ def test_a_file_with_a_line_of_json_is_not_refused() -> None:
         take(lines)
     first = FirstLines("in")
     for _ in range(2 * FIRST_LINES):
-        first.take(b"{}", invalid("custom_id", 5, "x"))
+        first.take(1, b"{}", invalid("custom_id", 5, "x"))

@@ -62,9 +62,14 @@ def test_unknown_fields_are_errors_only_if_asked(batch: BatchFiles) -> None:
     told = "unknown fields are ignored: max_token in 1 line (did you mean max_tokens?)"
     lax = invoke("batch", "check", batch.source)
     assert (lax.exit_code, told in lax.stderr) == (0, True)
-    assert invoke("batch", "check", batch.source, "--strict-fields").exit_code == 2
+    problem = "has unknown fields: max_token in 1 line (did you mean max_tokens?)"
+    strict = invoke("batch", "check", batch.source, "--strict-fields")
+    assert (strict.exit_code, problem in strict.stderr, "are ignored" in strict.stderr) == (2, True, False)
+    assert "1 can run, 0 cannot" in strict.stdout
+    strict = invoke("batch", "check", batch.source, "--strict-fields", "--json")
+    found, refused = (json.loads(line) for line in strict.stdout.splitlines())
+    assert (found["bad"], problem in refused["error"]["message"], strict.exit_code) == (0, True, 2)
     with answering(batch.server.url) as worker:
-        problem = "has unknown fields: max_token in 1 line (did you mean max_tokens?)"
         assert_refused(problem, *batch.command, "--strict-fields")
         assert not worker.answered
         assert invoke(*batch.command).exit_code == 0
@@ -109,12 +114,24 @@ def test_standard_input_is_checked_too() -> None:
 
 
 def test_a_check_with_a_server_knows_its_queues(batch: BatchFiles) -> None:
-    batch.write(completion("a", model="nobody"))
+    batch.write(completion("a", model="nobody"), "{bad")
     server = ("--redis-url", batch.server.url)
     check = ("batch", "check", batch.source)
-    assert_refused("names a queue that this server does not have: 'nobody' in 1 line", *check, *server)
-    assert invoke(*check, *server, "--queue", "default").exit_code == 0
-    assert invoke(*check).exit_code == 0
+    refused = invoke(*check, *server)
+    assert "names a queue that this server does not have: 'nobody' in 1 line" in refused.stderr
+    assert (refused.exit_code, "line 2: not JSON" in refused.stdout) == (2, True)
+    batch.write(completion("a", model="nobody"))
+    done = invoke(*check, *server, "--queue", "typo")
+    assert (done.exit_code, invoke(*check).exit_code) == (0, 0)
+    assert "no worker serves the queue 'typo' now; its prompts are estimated until one does" in done.stderr
+    with redis.Redis(port=batch.server.port) as client:
+        assert client.keys("*typo*") == []
+
+
+def test_a_file_without_lines_is_told(batch: BatchFiles) -> None:
+    batch.source.write_text("\n")
+    done = invoke("batch", "check", batch.source)
+    assert (done.exit_code, "has no lines; there is nothing to do" in done.stderr) == (0, True)
 
 
 def test_workers_count_the_prompts_of_a_check(batch: BatchFiles, tokenizer: Path) -> None:
@@ -137,7 +154,11 @@ def test_workers_count_the_prompts_of_a_check(batch: BatchFiles, tokenizer: Path
     assert told[0].startswith("line 101: prompt: ")
     assert "holds 64 tokens" in told[0]
     assert told[1].startswith("line 603: custom_id: 'twice' stands on an earlier line")
-    assert told[2:4] == ["lines     601 can run, 2 cannot", f"prompts   {600 * 3 + 1:,} tokens"]
+    assert told[2:] == [
+        "lines     601 can run, 2 cannot",
+        f"prompts   {600 * 3 + 1:,} tokens",
+        f"output    at most {600 * 3 + 16:,} output tokens",
+    ]
     assert done.exit_code == 2
     assert (found["prompt_tokens"], found["estimated"], found["bad"]) == (600 * 3 + 1, False, 2)
 

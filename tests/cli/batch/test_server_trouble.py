@@ -121,6 +121,11 @@ def test_a_server_without_a_disk_is_told_by_name(tmp_path: Path) -> None:
             with server.admin() as direct:
                 direct.bgsave()
                 said.read_until("the server takes no writes: MISCONF ")
+                pause(server, signal.SIGSTOP)
+                said.read_until(AWAY)
+                said.lines.clear()
+                pause(server, signal.SIGCONT)
+                said.read_until("the server takes no writes: MISCONF ")
                 in_the_way.rmdir()
                 direct.bgsave()
             said.read_until("the server takes writes again after")

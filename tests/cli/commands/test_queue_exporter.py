@@ -7,7 +7,7 @@ import signal
 import socket
 
 import pytest
-from support.commands import assert_refused, process
+from support.commands import assert_refused, invoke, process
 from support.http import fetch
 from support.scrapes import queue_exporter, scrape, until_shown
 from support.servers.servers import Server, free_port
@@ -30,6 +30,12 @@ def test_the_exporter_ends_with_ctrl_c(valkey: Server) -> None:
 )
 def test_an_address_that_cannot_be_used_is_told(address: str, valkey: Server) -> None:
     assert_refused("--metrics-port", "queue", f"--metrics-port={address}", "--redis-url", valkey.url)
+
+
+@pytest.mark.parametrize("other", ["--watch", "--wide", "--json"])
+def test_the_exporter_takes_no_option_of_the_page(other: str, valkey: Server) -> None:
+    done = invoke("queue", "--metrics-port=0", other, "--redis-url", valkey.url)
+    assert (done.exit_code, "serves the figures in place of a page" in done.output) == (2, True)
 
 
 def test_a_port_in_use_is_told(valkey: Server) -> None:

@@ -181,6 +181,8 @@ def test_rights_that_are_missing_are_told() -> None:
     lines = queue_page(replace(FULL, workers=None, loading=None, unread=unread), Screen(80, 40))
     assert "workers         –  this user may not read it" in lines
     assert "dead letters    –  needs the operator or observer role" in lines
+    short = queue_page(replace(FULL, workers=None, loading=None, unread=unread), Screen(80, 5))
+    assert not any("no worker serves" in line for line in short)
 
 
 def test_cuts_are_in_the_middle() -> None:

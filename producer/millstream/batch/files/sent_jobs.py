@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 
 class SentJobs:
-    """Mutable; one per run. A job of neither kind may be on the server, or may not."""
+    """Mutable; one per run. Each of its jobs is accepted (the server has it), absent (the server does not) or
+    unknown: it was sent, and no reply has come."""
 
     def __init__(self) -> None:
         self._accepted: set[str] = set()  # own ids
@@ -38,11 +39,11 @@ class SentJobs:
         self._accepted.discard(own_id)
 
     @property
-    def surely(self) -> int:
+    def accepted_count(self) -> int:
         """The number of jobs that the server has accepted."""
         return len(self._accepted)
 
     @property
-    def never(self) -> int:
+    def absent_count(self) -> int:
         """The number of jobs that it does not have."""
         return len(self._absent)

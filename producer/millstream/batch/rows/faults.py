@@ -68,18 +68,18 @@ class FirstLines:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._first: LineFault | None = None  # of the first line
+        self._first = ""  # the first line, in words
         self._lines = 0
 
-    def take(self, data: bytes | None, fault: LineFault | None) -> None:
+    def take(self, number: int, data: bytes | None, fault: LineFault | None) -> None:
         """One more line, and what is wrong with it. Raises InvalidRequest once it is certain."""
         self._lines += 1
         if fault is None or fault.code not in _NO_OBJECT:
             self._lines = FIRST_LINES  # it has lines of JSON: nothing more is asked
         elif self._lines == 1:
-            self._first = LineFault(fault.code, _told(data, fault))
-        elif self._lines == FIRST_LINES and self._first is not None:
-            problem = f"this is no JSONL: line 1 {self._first.message}"
+            self._first = f"line {number:,} {_told(data, fault)}"
+        elif self._lines == FIRST_LINES and self._first:
+            problem = f"this is no JSONL: {self._first}"
             more = f"and the {FIRST_LINES - 1} lines after it are no JSON objects either"
             problem += f", {more}; give one request a line, as a JSON object"
             raise InvalidRequest("IN", self._path, problem)

@@ -17,6 +17,7 @@ from millstream.errors import InvalidRequest
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.chat_messages import MESSAGE_FIELDS
 from millstream.openai.request_body import DEFAULT_QUEUE, KNOWN_FIELDS, max_tokens_of, unknown_names
+from millstream.wire.messages.sampling import SamplingParams
 
 MAX_UNKNOWN = 1000  # counted separately: a file may have a new name on every line
 _SHOWN = 10  # names in one message
@@ -53,6 +54,13 @@ class LineFindings:
         model = body.get("model")
         named = model if isinstance(model, str) and model else DEFAULT_QUEUE
         self._needs[named].append(prompt + (bound or 1))
+
+    def drop(self, sampling: SamplingParams) -> None:
+        """A line that was counted is not to be answered after all."""
+        if sampling.max_tokens is None:
+            self.unbounded -= 1
+        else:
+            self.output_tokens -= sampling.max_tokens * sampling.n
 
     def too_long(self, contexts: Mapping[str, int], queue: str | None = None) -> int:
         """The number of lines whose input and output are estimated to be more than their model holds.

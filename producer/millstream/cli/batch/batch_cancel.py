@@ -68,7 +68,7 @@ def say_what_stays(stack: Stack, journal: Journal, redis_url: str | None) -> Non
     if not (most := _most_left(journal)):
         return
     jobs, them = f"{counted(most, 'job')} of this run", "it" if most == 1 else "them"
-    if journal.sent.surely == most:
+    if journal.sent.accepted_count == most:
         stay = f"{jobs} {'stays' if most == 1 else 'stay'} in"
     else:  # replies were lost, or an earlier run has sent them
         stay = f"up to {jobs} may be in"
@@ -78,7 +78,7 @@ def say_what_stays(stack: Stack, journal: Journal, redis_url: str | None) -> Non
 
 def _most_left(journal: Journal) -> int:
     """Jobs that the server has, or may have."""
-    return len(journal.under_way) - journal.sent.never
+    return len(journal.under_way) - journal.sent.absent_count
 
 
 def _second_interrupt(stack: Stack, journal: Journal, redis_url: str | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -15,18 +16,21 @@ import typer
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.spool import spool
 from millstream.batch.input_check import InputCheck
+from millstream.batch.input_comparison import refuse_unknown
 from millstream.batch.line_counts import LineCounts
 from millstream.batch.prepare_run import check_queues, queues_of, read_contexts
 from millstream.batch.run.run_options import RunOptions
 from millstream.cli.batch.batch_files import STANDARD
 from millstream.cli.batch.line_warnings import told_output, warn_of_fields, warn_of_long_lines
-from millstream.cli.display.terminal import answers, plain, print_json
-from millstream.cli.shared.command_run import reported
+from millstream.cli.display.terminal import answers, counted, plain, print_json, warn
+from millstream.cli.embedded.stack import Stack
+from millstream.cli.shared.command_run import reported, warn_of_no_worker
 from millstream.cli.shared.exits import ExitCode
 from millstream.cli.shared.interrupts import run_async
 from millstream.cli.shared.schema_file import openai_schema
 from millstream.cli.shared.shared_options import AsJson, Input, LineSchema, StrictFields
 from millstream.client.async_client import AsyncClient
+from millstream.errors import MillstreamError
 from millstream.wire.keys import Lane
 
 SERVER_HELP = "The server of the queues, whose workers count the prompts. Without one they are estimated."
@@ -66,20 +70,23 @@ def check(
             lane=lane,
             tenant=tenant,
             response_format=None if schema is None else openai_schema(schema),
+            strict_fields=strict_fields,
         )
         path = _kept(source, stack)
         found = InputCheck(options)
         with InputFile(path) as lines:
             found.take(lines, str(source))
-        told = run_async(_ask(redis_url, path, found, options)) if redis_url else Told()
-        if as_json:
-            print_json(_as_mapping(found, told, options))
-        else:
-            warn_of_fields(found.findings)
-            if told.tokens is None:
-                warn_of_long_lines(found.findings, told.contexts, options.queue)
-            _print(found, told)
-    if found.bad or (strict_fields and found.findings.unknown):
+        told = Told()
+        try:
+            if redis_url:
+                told = run_async(_ask(redis_url, path, found, options))
+        finally:  # what was found without the server is told in any case
+            _tell(found, told, options, as_json=as_json)
+        if not found.lines:
+            warn(f"{source} has no lines; there is nothing to do")
+        if strict_fields:
+            refuse_unknown(found.findings, str(source))
+    if found.bad:
         raise typer.Exit(ExitCode.USAGE)
 
 
@@ -99,16 +106,30 @@ async def _ask(url: str, path: Path, found: InputCheck, options: RunOptions) -> 
             await check_queues(client, found.models)
         contexts = await read_contexts(client, queues_of(found.models, options.queue))
         counts = LineCounts(client, found, options)
-        with InputFile(path) as lines:
-            await counts.take(lines)
-        return Told(contexts, None if counts.estimated else counts.tokens)
+        await counts.take(path)
+    for queue in sorted(counts.estimated):
+        with contextlib.suppress(MillstreamError):  # not readable: "estimated" is said in any case
+            stack = Stack(url)
+            if not await stack.has_worker(queue):
+                warn_of_no_worker(queue, await stack.loading(queue), "its prompts are estimated")
+    return Told(contexts, None if counts.estimated else counts.tokens)
+
+
+def _tell(found: InputCheck, told: Told, options: RunOptions, *, as_json: bool) -> None:
+    if as_json:
+        print_json(_as_mapping(found, told, options))
+        return
+    warn_of_fields(found.findings, strict=options.strict_fields)
+    if told.tokens is None:
+        warn_of_long_lines(found.findings, told.contexts, options.queue)
+    _print(found, told)
 
 
 def _print(found: InputCheck, told: Told) -> None:
     for bad in found.shown:
         answers.out(f"line {bad.line}: {plain(bad.message)}")
     if more := found.bad - len(found.shown):
-        answers.out(f"and {more:,} more lines")
+        answers.out(f"and {counted(more, 'more line')}")
     answers.out(f"{'lines':<10}{found.lines - found.bad:,} can run, {found.bad:,} cannot")
     prompts = (
         f"about {found.findings.prompt_tokens:,} tokens (estimated)"

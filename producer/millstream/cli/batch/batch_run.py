@@ -83,8 +83,8 @@ def _served(redis_url: str | None, journal: Journal) -> dict[str, ModelIdentity]
 
 def _say_what_was_found(given: Given, journal: Journal, survey: Survey) -> None:
     if survey.missing:
-        rows = "row of {} answers a line" if survey.missing == 1 else "rows of {} answer lines"
-        say(f"{survey.missing:,} {rows.format(journal.out)} that IN no longer has")
+        answer_lines = "answers a line" if survey.missing == 1 else "answer lines"
+        say(f"{counted(survey.missing, 'row')} of {journal.out} {answer_lines} that IN no longer has")
     if survey.mended:
         has, are = ("has", "is") if len(survey.mended) == 1 else ("have", "are")
         lines = counted(len(survey.mended), "line")

@@ -86,12 +86,14 @@ async def _warn_of_waiting(stack: Stack, server: ServerWatch, run: BatchRun, loo
         if run.waits_for_room and not full_told:
             warn(f"{run.waits_for_room}; the run waits until there is room")
             full_told = True
+        if not server.quiet:
+            continue  # workers, too, may not have reached it for a while
         for queue in sorted(run.queues - seen):
             with contextlib.suppress(MillstreamError):  # the server is watched elsewhere
                 served = await stack.has_worker(queue)
                 loading = 0 if served else await stack.loading(queue)
                 if not server.quiet:
-                    continue  # workers, too, may not have reached it for a while
+                    break  # it was away during these reads
                 seen.add(queue)
                 if not served:
                     warn_of_no_worker(queue, loading, "its jobs wait")

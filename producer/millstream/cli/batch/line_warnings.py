@@ -5,41 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millstream.batch.rows.line_findings import LineFindings
-from millstream.cli.display.terminal import say, warn
+from millstream.cli.display.terminal import counted, say, warn
 
 
-def warn_of_fields(findings: LineFindings) -> None:
-    if told := findings.told_unknown():
+def warn_of_fields(findings: LineFindings, *, strict: bool = False) -> None:
+    """`strict`: unknown fields are an error, which is reported elsewhere."""
+    if not strict and (told := findings.told_unknown()):
         warn(f"unknown fields are ignored: {told}")
     if count := findings.unbounded:
         goes = "its answer may go" if count == 1 else "their answers may go"
-        have = "line has" if count == 1 else "lines have"
-        warn(f"{count:,} {have} no max_tokens: {goes} on to the end of the model's context")
+        have = counted(count, "line has", "lines have")
+        warn(f"{have} no max_tokens: {goes} on to the end of the model's context")
 
 
 def say_tokens(findings: LineFindings) -> None:
     """Tell how much there is to compute, as far as it is known."""
     if findings.lines:
-        lines = "1 line" if findings.lines == 1 else f"{findings.lines:,} lines"
         prompts = f"about {findings.prompt_tokens:,} prompt tokens (estimated)"
-        say(f"{lines} to run: {prompts}, {told_output(findings)}")
+        say(f"{counted(findings.lines, 'line')} to run: {prompts}, {told_output(findings)}")
 
 
 def told_output(findings: LineFindings) -> str:
     most = f"at most {findings.output_tokens:,} output tokens"
     if not findings.unbounded:
         return most
-    unbounded = (
-        f"{findings.unbounded:,} lines without a bound" if findings.unbounded > 1 else "1 line without one"
-    )
+    unbounded = counted(findings.unbounded, "line without one", "lines without a bound")
     return f"{most} and those of {unbounded}" if findings.output_tokens else "output tokens without a bound"
 
 
 def warn_of_long_lines(findings: LineFindings, contexts: Mapping[str, int], queue: str | None) -> None:
     """`contexts`: most tokens of a request with its answer, by queue; `queue`: the one of all lines."""
     if count := findings.too_long(contexts, queue):
-        may = "1 line may" if count == 1 else f"{count:,} lines may"
         held = " or ".join(f"{tokens:,}" for tokens in sorted(set(contexts.values())))
         warn(
-            f"{may} be too long for the model (estimated): it holds {held} tokens, input and output together"
+            f"{counted(count, 'line')} may be too long for the model (estimated): it holds {held} tokens, "
+            "input and output together"
         )

@@ -76,16 +76,17 @@ class ServerWatch:
             await redis.aclose()
 
     async def _tell(self) -> NoReturn:
-        """One message at the begin of a trouble, one at its end."""
+        """One message at the begin of a trouble, or when it becomes one of another kind; one at the end."""
         while True:
             now_s, trouble = time.monotonic(), self._trouble()
-            if trouble is not None and self._told is None:
+            if trouble is None:
+                if self._told is not None:
+                    say(f"{self._told.ended} after {now_s - self._told_since_s:.0f} s")
+                    self._over_s = now_s
+            elif self._told is None or self._told.short != trouble.short:
                 self._told_since_s = self._since_s or now_s
                 warn(trouble.told)
-            elif trouble is None and self._told is not None:
-                say(f"{self._told.ended} after {now_s - self._told_since_s:.0f} s")
-                self._over_s = now_s
-            self._told = trouble if self._told is None or trouble is None else self._told
+            self._told = trouble
             await asyncio.sleep(LOOK_S)
 
     def _trouble(self) -> Trouble | None:

@@ -163,7 +163,8 @@ def cancel(
 ) -> None:
     """Cancel jobs: at once one that waits, soon one that runs; one that has ended stays as it is.
 
-    An id that is not known is reported and does not keep the others; it is the command's exit code.
+    Unknown ids are reported; the other jobs are cancelled all the same, and the exit code is that of an
+    unknown id.
     """
     place = JobPlace(redis_url, queue)
     unknown: list[NotFound] = []

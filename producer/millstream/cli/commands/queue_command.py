@@ -16,6 +16,7 @@ from millstream.cli.shared.command_run import reported, run_with_client
 from millstream.cli.shared.shared_options import AsJson, Queue, RedisUrl
 from millstream.client.async_client import AsyncClient
 from millstream.client.session.queue_status import QueueStatus
+from millstream.errors import InvalidRequest
 
 
 def queue(
@@ -34,6 +35,9 @@ def queue(
 ) -> None:
     """Show the queue's waiting and running jobs, their age, and its workers."""
     with reported(as_json, lambda: "stopped"):
+        if metrics_port is not None and (watch or wide or as_json):
+            problem = "serves the figures in place of a page; leave out --watch, --wide and --json"
+            raise InvalidRequest("--metrics-port", metrics_port, problem)
 
         def show(status: QueueStatus) -> None:
             if as_json:

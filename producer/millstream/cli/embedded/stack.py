@@ -16,6 +16,7 @@ from millstream.client.session.run_while import run_while
 from millstream.errors import InvalidRequest, Unavailable
 from millstream.model_path import problem_of
 from millstream.wire.connection import Endpoint, unavailable
+from millstream.wire.keys import ShardKeys
 from millstream.wire.state.heartbeat import SERVING, Heartbeat, read_loading, read_workers
 from millstream.wire.state.queue_info import QueueInfo, read_queue
 
@@ -45,16 +46,13 @@ class Stack:
     async def unserved(self, queue: str) -> list[int]:
         """The shards that no worker serves now."""
         async with self._commands() as redis:
-            info = await read_queue(redis, queue) or QueueInfo()
-            keys = info.keys(queue)
-            return [n for n in range(info.shards) if not await read_workers(redis, keys.shard(n))]
+            shards = await _shards(redis, queue)
+            return [n for n, keys in enumerate(shards) if not await read_workers(redis, keys)]
 
     async def loading(self, queue: str) -> int:
         """The workers of the queue that load their model, and will serve it."""
         async with self._commands() as redis:
-            info = await read_queue(redis, queue) or QueueInfo()
-            keys = info.keys(queue)
-            return len(await read_loading(redis, *map(keys.shard, range(info.shards))))
+            return len(await read_loading(redis, *await _shards(redis, queue)))
 
     @contextlib.asynccontextmanager
     async def _commands(self) -> AsyncIterator[Any]:
@@ -78,9 +76,7 @@ class Stack:
 
     async def _serving(self, queue: str) -> list[Heartbeat]:
         async with self._commands() as redis:
-            info = await read_queue(redis, queue) or QueueInfo()
-            keys = info.keys(queue)
-            workers = await read_workers(redis, *(keys.shard(n) for n in range(info.shards)))
+            workers = await read_workers(redis, *await _shards(redis, queue))
         return [worker for worker in workers if worker.state == SERVING]
 
     async def _watch(self) -> None:
@@ -88,6 +84,12 @@ class Stack:
             for check in self.checks:
                 check()
             await asyncio.sleep(LOOK_S)
+
+
+async def _shards(redis: Any, queue: str) -> list[ShardKeys]:
+    info = await read_queue(redis, queue) or QueueInfo()
+    keys = info.keys(queue)
+    return [keys.shard(n) for n in range(info.shards)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def short_head(status: QueueStatus, columns: int) -> list[str]:
         facts.append(f"{status.dead:,} dead")
     if status.fullest_bytes:
         facts.append(f"{status.fullest_bytes / status.max_bytes:.0%} full")
-    if not status.workers:
+    if status.workers is not None and not status.workers:  # None: they may not be read
         facts.append("no worker serves")
     return flow(facts, columns)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from millstream.cli.queue.cut_text import cut
 from millstream.cli.queue.queue_head import short_head, whole_head
@@ -54,7 +55,9 @@ def _body(workers: Sequence[WorkerStatus], at_ms: int, screen: Screen) -> list[s
 
 def _fitting(workers: Sequence[WorkerStatus], at_ms: int, screen: Screen, lines: int) -> list[str]:
     """As many workers as there is room for, and a line of the others."""
-    count = len(workers)
-    while count and len(_body(workers[:count], at_ms, screen)) >= lines:
-        count -= 1
+    if screen.wide:
+        sizes = (len(_body([one], at_ms, screen)) for one in workers)
+        count = sum(total < lines for total in accumulate(sizes))
+    else:
+        count = max(0, lines - 2)  # the head of them and the line of the others take one each
     return [*_body(workers[:count], at_ms, screen), cut(rest_line(workers[count:]), screen.columns)]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
+from typing import NoReturn
 
 from rich.console import Group
 from rich.live import Live
@@ -41,9 +42,9 @@ class Watched:
         return [first, trouble, *others]
 
 
-async def watch_screen(client: AsyncClient, status: QueueStatus, *, wide: bool) -> QueueStatus:
-    """On the terminal's other screen, where nothing stands above the page. Returns never; what was shown last
-    stays on the first screen.
+async def watch_screen(client: AsyncClient, status: QueueStatus, *, wide: bool) -> NoReturn:
+    """On the terminal's other screen, where nothing stands above the page. What was shown last stays on the
+    first screen.
     """
     watched = Watched(status)
 
@@ -52,12 +53,14 @@ async def watch_screen(client: AsyncClient, status: QueueStatus, *, wide: bool) 
 
     try:
         with Live(console=answers, auto_refresh=False, screen=True) as live:
-            return await run_while(_draw(live, lines), _ask(client, watched))
+            await run_while(_draw(live, lines), _ask(client, watched))
     finally:
         answers.print(Group(*lines()))
 
 
-async def watch_lines(client: AsyncClient, status: QueueStatus, show: Callable[[QueueStatus], None]) -> None:
+async def watch_lines(
+    client: AsyncClient, status: QueueStatus, show: Callable[[QueueStatus], None]
+) -> NoReturn:
     """For a file or a program. An outage is two lines: at its start and at its end."""
     silent_s = inf  # since when
     while True:
@@ -71,13 +74,13 @@ async def watch_lines(client: AsyncClient, status: QueueStatus, show: Callable[[
         status, silent_s = news, inf
 
 
-async def _draw(live: Live, lines: Callable[[], list[Text]]) -> None:
+async def _draw(live: Live, lines: Callable[[], list[Text]]) -> NoReturn:
     while True:
         live.update(Group(*lines()), refresh=True)
         await asyncio.sleep(_DRAW_S)
 
 
-async def _ask(client: AsyncClient, watched: Watched) -> QueueStatus:
+async def _ask(client: AsyncClient, watched: Watched) -> NoReturn:
     while True:
         await asyncio.sleep(REFRESH_S)
         watched.asked_s = min(watched.asked_s, time.monotonic())

@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -114,9 +115,8 @@ class Submission:
         return outcomes
 
     async def can_count(self) -> bool:
-        """True if a living worker counts prompts. Raises Unavailable, and QueueMismatch as `many` does."""
-        await self._session.outlast(self._worker_versions.open)
-        return self._worker_versions.lives(ADDED["kind"])
+        """True if a living worker of every shard counts prompts. Creates nothing. Raises Unavailable."""
+        return await self._session.outlast(partial(self._worker_versions.serve_everywhere, ADDED["kind"]))
 
     async def ready(self, item: EncodedRequest, wait_s: float) -> Submitted:
         """Submit one request that was checked and encoded before. Raises what `one` raises."""

@@ -11,6 +11,7 @@ from redis.exceptions import NoPermissionError
 from millstream.client.session.job_reader import QueueJobs
 from millstream.client.session.session import NEVER
 from millstream.errors import ProtocolError, QueueMismatch, Unavailable
+from millstream.wire.keys import ShardKeys
 from millstream.wire.state.heartbeat import Heartbeat, read_workers
 from millstream.wire.state.queue_info import QueueInfo
 from millstream.wire.versions import FIRST_VERSION, TAKEN, Versions
@@ -29,6 +30,8 @@ class WorkerVersions:
         self._next_look_s = NEVER  # of the monotonic clock
         self.keep_results = False
         self._living: list[Versions] = []  # the window of each living worker
+        self._next_shards_look_s = NEVER
+        self._living_by_shard: list[list[Versions]] = []
         self._window = TAKEN  # of all workers, past ones included
 
     async def open(self) -> QueueInfo:
@@ -63,17 +66,25 @@ class WorkerVersions:
         self._next_look_s = time.monotonic()  # the workers may be upgraded at any time
         return self._mismatch(version)
 
-    def lives(self, version: int) -> bool:
-        """True if a living worker reads this version, as of the last look."""
-        return any(version in window for window in self._living)
+    async def serve_everywhere(self, version: int) -> bool:
+        """True if every shard has a living worker that reads this version; creates nothing."""
+        if time.monotonic() >= self._next_shards_look_s:
+            info = await self._jobs.info()
+            keys = info.keys(self._jobs.queue)
+            found = [await self._read(keys.shard(shard)) for shard in range(info.shards)]
+            self._living_by_shard = [[worker.versions for worker in workers] for workers in found]
+            self._next_shards_look_s = time.monotonic() + self._look_s
+        return all(any(version in window for window in living) for living in self._living_by_shard)
 
     def _taken(self, version: int) -> bool:
         return any(version in window for window in self._living or [self._window])
 
     async def _look(self, info: QueueInfo) -> list[Heartbeat]:
-        """The living workers; none also if that is unknown."""
         keys = info.keys(self._jobs.queue)
-        shards = [keys.shard(shard) for shard in range(info.shards)]
+        return await self._read(*(keys.shard(shard) for shard in range(info.shards)))
+
+    async def _read(self, *shards: ShardKeys) -> list[Heartbeat]:
+        """The living workers; none also if that is unknown."""
         with self._jobs.session.reach():
             try:
                 return await read_workers(self._jobs.session.redis, *shards)
