@@ -14,6 +14,7 @@ from support.workers.work import record_of
 
 from millstream import AsyncClient, JobFields, PromptTokens
 from millstream.wire.messages.job_messages import Request, RequestKind
+from millstream.wire.versions import ADDED
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.slow
 async def test_an_older_worker_leaves_counts_to_a_newer_one(
     server: Server, redis_client: redis.asyncio.Redis, tokenizer: Path, tmp_path: Path
 ) -> None:
-    older, model = older_build(tmp_path / "older"), model_name(tokenizer)
+    older, model = older_build(tmp_path / "older", ADDED["kind"] - 1), model_name(tokenizer)
     asked = Request(prompt="w1 w2", stream=True).model_copy(update={"kind": RequestKind.COUNT})
     with older.worker(server, model, name="older"):
 

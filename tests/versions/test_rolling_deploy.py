@@ -119,7 +119,7 @@ async def test_a_later_version_replaces_this_one(
             await alive(redis_client, "killed", TAKEN)
             with pytest.raises(
                 Refused,
-                match=r"QueueMismatch: .*no living worker takes message version 5, .*; they take 1 to 4:",
+                match=r"QueueMismatch: .*no living worker takes message version 6, .*; they take 1 to 5:",
             ):
                 await foreign.submit("w1", max_tokens=4)
             begun = await begin(client, redis_client, "drained", "killed")

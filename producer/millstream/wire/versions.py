@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 FIRST_VERSION = 1  # the version of a message without one
-WIRE_VERSION = 4  # the newest that clients of this build write
+WIRE_VERSION = 5  # the newest that clients of this build write
 # Fields of a request, by the version that introduced them; all others are of the first.
 ADDED = {
     "chat_template_kwargs": 2,
@@ -22,6 +22,18 @@ ADDED = {
     "messages.tool_calls": 3,
     "messages.tool_call_id": 3,
     "kind": 4,
+    "continue_final_message": 5,
+    "add_generation_prompt": 5,
+    "reasoning_effort": 5,
+    "return_token_ids": 5,
+    "messages.name": 5,
+    "messages.reasoning_content": 5,
+    "sampling.bad_words": 5,
+    "sampling.allowed_token_ids": 5,
+    "sampling.include_stop_str_in_output": 5,
+    "sampling.skip_special_tokens": 5,
+    "sampling.truncate_prompt_tokens": 5,
+    "sampling.thinking_token_budget": 5,
 }
 
 

@@ -31,11 +31,15 @@ def digest_of(request: Request) -> str:
         canonical["tool_choice"] = [request.calling, chosen, request.parallel_tool_calls]
     if request.kind != "answer":
         canonical["kind"] = request.kind
+    for name in ("continue_final_message", "add_generation_prompt", "reasoning_effort", "return_token_ids"):
+        if (value := getattr(request, name)) != type(request).model_fields[name].default:
+            canonical[name] = value
     text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _message(message: ChatMessage) -> list[object]:
     calls = [[call.id, call.function.name, call.function.arguments] for call in message.tool_calls]
-    more = [calls, message.tool_call_id] if calls or message.tool_call_id else []
-    return [message.role, message.content, *more]
+    more: list[object] = [calls, message.tool_call_id] if calls or message.tool_call_id else []
+    said = {name: value for name in ("name", "reasoning_content") if (value := getattr(message, name))}
+    return [message.role, message.content, *more, *([said] if said else [])]

@@ -28,6 +28,8 @@ from millstream.wire.versions import ADDED, FIRST_VERSION, lowest_version
 
 M = TypeVar("M", bound=BaseModel)
 INPUTS = ("prompt", "messages", "token_ids")
+_LATER_IN_MESSAGES = ("tool_calls", "tool_call_id", "name", "reasoning_content")  # than the first version
+_OF_CHATS = ("continue_final_message", "reasoning_effort", "chat_template_kwargs", "tools")
 
 
 class State(StrEnum):
@@ -56,15 +58,28 @@ class RequestKind(StrEnum):
     COUNT = "count"  # its prompt's tokens are counted, and nothing is computed
 
 
+class ReasoningEffort(StrEnum):
+    """OpenAI's names; the model's chat template decides which of them it knows."""
+
+    NONE = "none"
+    MINIMAL = "minimal"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    XHIGH = "xhigh"
+
+
 class ChatMessage(Message):
     """`tool_calls`: those of an answer, which needs no content then; `tool_call_id`: the call whose outcome
-    the message tells.
+    the message tells; `reasoning_content`: the thought before an answer; `name`: of the speaker or function.
     """
 
     role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     content: LongText
     tool_calls: tuple[EarlierCall, ...] = ()
     tool_call_id: ShortText = ""
+    name: ShortText = ""
+    reasoning_content: LongText = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -96,6 +111,10 @@ class Request(Message):
     prediction: PredictedText | None = None  # the guessed answer: see its module
     cache: ResultCache = ResultCache.USE
     kind: RequestKind = RequestKind.ANSWER
+    continue_final_message: bool = False  # the answer goes on with the last message; only with `messages`
+    add_generation_prompt: bool = True  # False: the prompt ends behind the last message; only with `messages`
+    reasoning_effort: ReasoningEffort | None = None  # only with `messages`
+    return_token_ids: bool = False  # the result has the prompt's token ids, too
 
     @model_validator(mode="before")
     @classmethod
@@ -115,10 +134,19 @@ class Request(Message):
             raise WrongField(field, getattr(self, field), problem)
         if not getattr(self, given[0]):
             raise WrongField(given[0], getattr(self, given[0]), "is empty; give some input")
-        for name in ("chat_template_kwargs", "tools"):
+        for name in _OF_CHATS:
             if (value := getattr(self, name)) and not self.messages:
                 problem = f"needs messages: a chat template renders them, and no {given[0]}"
                 raise WrongField(name, value, problem)
+        return self
+
+    @model_validator(mode="after")
+    def _goes_on(self) -> Request:
+        if self.continue_final_message and self.add_generation_prompt:
+            problem = (
+                "begins a new turn, and continue_final_message goes on with the last; set one of them false"
+            )
+            raise WrongField("add_generation_prompt", True, problem)
         return self
 
     @model_validator(mode="after")
@@ -165,7 +193,8 @@ class Request(Message):
         fields = type(self).model_fields
         names = [name for name in ADDED if name in fields and getattr(self, name) != fields[name].default]
         for message in self.messages or ():
-            names += [f"messages.{name}" for name in ("tool_calls", "tool_call_id") if getattr(message, name)]
+            names += [f"messages.{name}" for name in _LATER_IN_MESSAGES if getattr(message, name)]
+        names += [f"sampling.{name}" for name in self.sampling.later_fields()]
         return lowest_version(names)
 
     def digest(self) -> str:
@@ -243,6 +272,8 @@ class Result(Message):
     attempts: Number = 1
     seed: Number | None = None
     metadata: dict[str, str] = Field(default_factory=dict)
+    prompt_token_ids: tuple[TokenId, ...] | None = Field(None, repr=False)  # with `return_token_ids`
+    sampling: dict[str, Any] | None = None  # parameters that the model's defaults set, by name
 
     @property
     def text(self) -> str:

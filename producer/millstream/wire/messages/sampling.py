@@ -8,13 +8,18 @@ from pydantic import Field, StringConstraints, model_validator
 
 from millstream.wire.messages.codec import Message
 from millstream.wire.messages.validation_errors import WrongField
+from millstream.wire.versions import ADDED
 
 MAX_STOP_STRINGS = 16
 MAX_TOP_LOGPROBS = 20
 MAX_CHOICES = 16
 MAX_LOGIT_BIAS = 1024
+MAX_BAD_WORDS = 256
+MAX_ALLOWED_TOKENS = 2**18  # every token of the largest vocabularies
 
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+_LATER = [name.removeprefix("sampling.") for name in ADDED if name.startswith("sampling.")]
+BadWord = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -24,6 +29,11 @@ class SamplingParams(Message):
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 are off. `max_tokens` None: up to the
     model's context length. `seed` None: one is sampled at the first start, from 0 to 2^53 - 1, kept for later
     attempts and reported in the result.
+
+    `bad_words` never stand in an answer; with `allowed_token_ids` it has no other tokens. With
+    `include_stop_str_in_output` a text ends behind its stop string; without `skip_special_tokens` special
+    tokens are text. `truncate_prompt_tokens`: only so many of the prompt's last tokens are used.
+    `thinking_token_budget`: a thought ends after so many tokens.
     """
 
     max_tokens: Annotated[int, Field(ge=1, le=2**24)] | None = None
@@ -45,6 +55,14 @@ class SamplingParams(Message):
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] = 0
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
+    bad_words: Annotated[tuple[BadWord, ...], Field(max_length=MAX_BAD_WORDS)] = ()
+    allowed_token_ids: (
+        Annotated[tuple[TokenId, ...], Field(min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None
+    ) = None
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    truncate_prompt_tokens: Annotated[int, Field(ge=1, le=2**24)] | None = None
+    thinking_token_budget: Annotated[int, Field(ge=0, le=2**24)] | None = None
 
     @model_validator(mode="after")
     def _together(self) -> SamplingParams:
@@ -56,3 +74,8 @@ class SamplingParams(Message):
                 "top_logprobs", self.top_logprobs, "needs logprobs: true; set it, or leave top_logprobs out"
             )
         return self
+
+    def later_fields(self) -> list[str]:
+        """The names of its fields that the first version of messages does not have, and that are set."""
+        fields = type(self).model_fields
+        return [name for name in _LATER if getattr(self, name) != fields[name].default]
