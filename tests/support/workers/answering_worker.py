@@ -40,7 +40,7 @@ class Responder:
         self.gate.set()
         self.model = ModelIdentity()
         self.after = 1_000_000  # answers, until the gate closes by itself
-        self.full_stop = threading.Event()
+        self.full_stop = threading.Event()  # it holds a job and asks for none, so no reply can be lost
         self._url, self._queue, self._answer = url, queue, answer
         self._ready, self._stopping = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
@@ -72,12 +72,13 @@ class Responder:
     async def _forever(self, take: Callable[[], Any]) -> None:
         while True:
             job: HandJob = await take()
-            await asyncio.to_thread(self.gate.wait)
+            if not self.gate.is_set():
+                self.full_stop.set()
+                await asyncio.to_thread(self.gate.wait)
             await self._end(job)
             if sum(self.answered.values()) >= self.after:
                 self.after = 1_000_000
                 self.gate.clear()
-                self.full_stop.set()
 
     async def _end(self, job: HandJob) -> None:
         self.answered[job.id] += 1
