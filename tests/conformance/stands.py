@@ -53,7 +53,7 @@ def tiny_model() -> Iterator[Stand]:
         checkpoint = spelling_checkpoint(
             Path(folder), words=True, template=TEMPLATE, max_position_embeddings=CONTEXT, head_dim=32
         )
-        settings = REAL | {"kv_memory": "64MiB", "lease_s": 30.0, "log_level": "warning"}
+        settings = REAL | {"kv_memory": "64MiB", "lease_s": 30.0, "log_level": "error"}
         with worker_process(server, str(checkpoint), **settings), gateway(server.url) as door:
             until_ready(door.url)
             yield Stand(door.url, checkpoint)
@@ -65,7 +65,7 @@ def counting_model() -> Iterator[Stand]:
     with Server("valkey") as server, tempfile.TemporaryDirectory() as folder:
         tokenizer = write_tokenizer(Path(folder), chat=True)
         with (
-            worker_process(server, model_name(tokenizer)),
+            worker_process(server, model_name(tokenizer), log_level="error"),
             s3() as url,
             gateway(server.url, "--files-url", url) as door,
         ):

@@ -9,7 +9,7 @@ from langchain_openai import ChatOpenAI, OpenAI
 from pydantic import BaseModel
 
 
-class Agreement(BaseModel):
+class Agreement(BaseModel, extra="forbid"):  # the model would write keys until it is cut
     """Says whether one agrees."""
 
     yes: bool

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import version
 from typing import Any
 
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # before it is imported: it would ask the network
+
 import litellm
+
+litellm.suppress_debug_info = True
 
 LOOK_UP = {"name": "look_up", "parameters": {"type": "object", "properties": {"yes": {"type": "boolean"}},
            "required": ["yes"], "additionalProperties": False}}  # fmt: skip
