@@ -29,13 +29,15 @@ def signs() -> dict[Row, Sign]:
 
 
 def test_no_request_is_taken_without_a_sign() -> None:
-    wrong = (Sign.NONE, Sign.UNNAMED)
-    assert [(row.path, row.name, sign) for row, sign in signs().items() if sign in wrong] == []
+    wrong = [
+        f"{row.path} {row.name}: {sign}" for row, sign in signs().items() if sign in (Sign.NONE, Sign.UNNAMED)
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_the_page_names_every_refused_request() -> None:
     refused = {row.name for row, sign in signs().items() if sign in (Sign.REFUSED, Sign.UNNAMED)}
-    assert sorted(refused - refused_names()) == []
+    assert not (missing := refused - refused_names()), "\n".join(sorted(missing))
 
 
 def test_the_page_names_no_request_that_is_not_there() -> None:
@@ -58,7 +60,7 @@ def test_table_has_no_request_twice() -> None:
     [
         (TOP_P, Answer(200), set(), None),
         (TOP_P, Answer(200), {"top_p"}, "the page says that it is refused, and it is answered"),
-        (TOP_P, Answer(400, "temperature: too hot"), {"top_p"}, None),
+        (TOP_P, Answer(400, "top_p: too small"), {"top_p"}, None),
         (TOP_P, Answer(400, "no"), {"top_p"}, "the error does not name the field: 400 no"),
         (TOP_P, Answer(500, "top_p"), {"top_p"}, "no refusal: 500 top_p"),
         (IMAGE, REFUSAL, {IMAGE.name}, None),
