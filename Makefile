@@ -87,7 +87,7 @@ chaos: $(STAMP) ## The failure suite's long run: kills, stalls, cuts, failovers;
 fuzz: $(STAMP) ## Two million inputs, garbage and extreme shapes, for everything that reads from outside
 	@PYTHONPATH=tests $(BIN)/python -m fuzz
 
-conformance: $(STAMP) ## The gateway before OpenAI's client in four versions, each in an environment of its own
+conformance: $(STAMP) ## Clients and a table of requests before the gateway, each in an environment of its own, and vLLM beside it
 	@PYTHONPATH=tests $(BIN)/python -m conformance
 
 bench: $(STAMP) ## Measure: brain, front, engine, queued, in some minutes (ops/bench)

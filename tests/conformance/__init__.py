@@ -1,3 +1,3 @@
-"""The gateway before OpenAI's clients of several ages, each in a virtual environment of its own:
-`PYTHONPATH=tests python -m conformance`.
+"""The gateway before programs that nobody here wrote, each in an environment of its own, and before a table
+of requests that vLLM gets, too: `PYTHONPATH=tests python -m conformance`.
 """

@@ -1,99 +1,44 @@
-"""Install each version once, start a server, a worker, a store and a gateway; each version judges them."""
+"""Programs that nobody here wrote before the gateway, and a table of requests before it and before vLLM:
+`PYTHONPATH=tests python -m conformance [NAME…]`; without a name, all.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import subprocess
 import sys
-import tempfile
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 
-from support.gateway import gateway
-from support.servers.servers import Server, free_port
-from support.workers.counting_worker import model_name, worker_process, write_tokenizer
+from conformance.clients_run import check, commands, openai_commands
+from conformance.stands import Stand, counting_model, tiny_model
+from conformance.table_run import is_met
 
-CHECKS = Path(__file__).with_name("client_checks.py")
-VENVS = Path(sys.prefix) / "conformance"
-# 1.40 gives httpx an argument that newer ones do not take.
-VERSIONS = {
-    "1.40.0": ["openai==1.40.0", "httpx<0.28"],
-    "1.109.1": ["openai==1.109.1"],
-    "2.8.0": ["openai==2.8.0"],
-    "newest": ["openai"],
-}
-S3_SERVER = ["moto[s3]", "flask", "flask-cors"]
-BUCKET = "conformance"
+Check = Callable[[Stand], bool]
+STANDS: tuple[tuple[Callable[[], AbstractContextManager[Stand]], Mapping[str, Check]], ...] = (
+    (counting_model, {name: partial(check, command) for name, command in openai_commands().items()}),
+    (tiny_model, {name: partial(check, command) for name, command in commands().items()} | {"table": is_met}),
+)
 
 
-def main() -> int:
-    pythons = {version: python_of(f"openai-{version}", packages) for version, packages in VERSIONS.items()}
+def main(asked: Sequence[str]) -> int:
+    known = [name for _, checks in STANDS for name in checks]
+    if unknown := set(asked) - set(known):
+        print(f"no checks named {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+        return 2
     failed = []
-    with Server("valkey") as server, tempfile.TemporaryDirectory() as folder:
-        tokenizer = write_tokenizer(Path(folder), chat=True)
-        with (
-            worker_process(server, model_name(tokenizer)),
-            s3() as url,
-            gateway(server.url, "--files-url", url) as door,
-        ):
-            for version, python in pythons.items():
-                print(f"--- {version}", flush=True)
-                done = subprocess.run([str(python), str(CHECKS), door.url], check=False, timeout=180)
-                failed += [version] if done.returncode else []
-    print(f"failed: {', '.join(failed)}" if failed else "all versions passed")
+    for make_stand, checks in STANDS:
+        chosen = {name: one for name, one in checks.items() if not asked or name in asked}
+        if chosen:
+            with make_stand() as stand:
+                failed += [name for name, one in chosen.items() if not passed(name, one, stand)]
+    print(f"failed: {', '.join(failed)}" if failed else "all passed")
     return bool(failed)
 
 
-@contextlib.contextmanager
-def s3() -> Iterator[str]:
-    """Where the gateway keeps files: a bucket of a stand-in for S3, for as long as it is needed."""
-    port = free_port()
-    address = f"http://127.0.0.1:{port}"
-    python = python_of("s3", S3_SERVER)
-    process = subprocess.Popen(
-        [str(python), "-m", "moto.server", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    os.environ |= {
-        "AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any",
-    }  # fmt: skip
-    try:
-        create_bucket(f"{address}/{BUCKET}")
-        yield f"s3://{BUCKET}/files"
-    finally:
-        process.kill()
-        process.wait()
-
-
-def create_bucket(url: str) -> None:
-    """As soon as the server is there."""
-    scope = "Credential=any/20260101/us-east-1/s3/aws4_request"
-    request = urllib.request.Request(
-        url, method="PUT", headers={"Authorization": f"AWS4-HMAC-SHA256 {scope}"}
-    )
-    for _ in range(100):
-        with contextlib.suppress(urllib.error.URLError), urllib.request.urlopen(request):
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"{url} cannot be created")
-
-
-def python_of(name: str, packages: list[str]) -> Path:
-    """The interpreter of a virtual environment with these packages; made once, but for the newest client."""
-    folder = VENVS / name
-    python = folder / "bin" / "python"
-    if not python.exists() or packages == ["openai"]:
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--upgrade", *packages]
-        subprocess.run(pip, check=True)
-    return python
+def passed(name: str, one: Check, stand: Stand) -> bool:
+    print(f"--- {name}", flush=True)
+    return one(stand)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -33,6 +33,7 @@ class CompletionRequest:
     streamed: bool
     include_usage: bool
     service_tier: str | None = None
+    ignored: tuple[str, ...] = ()  # names of fields without effect
 
     @property
     def named(self) -> dict[str, str | None]:

@@ -1,4 +1,4 @@
-"""Run by an interpreter that has a client of OpenAI's and nothing of Millstream: `client_checks.py URL`.
+"""Run by an interpreter that has a client of OpenAI's and nothing of Millstream: `openai_python.py URL`.
 A worker that counts answers: the answer to "w5" is "w6 w7 …".
 """
 
