@@ -4,7 +4,7 @@ of theirs: the choices of prompt p have the places p·n to p·n + n - 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from millstream.errors import InvalidRequest
@@ -46,6 +46,11 @@ def own_ids(listed: str) -> list[str]:
     if not prompts.isdecimal() or int(prompts[:4]) > MOST_PROMPTS:
         return [listed]
     return [f"{own_id}-{place}" for place in range(int(prompts))]
+
+
+def job_count(listed: Iterable[str]) -> int:
+    """The number of jobs that these names have together."""
+    return sum(len(own_ids(name)) for name in listed)
 
 
 def joined_result(results: Sequence[Result]) -> Result:

@@ -158,7 +158,7 @@ async def test_nor_does_a_long_answer(write: Callable[..., Any], executor: CpuEx
 
 def test_an_unreadable_answer_fails_only_its_own_row() -> None:
     row = BatchRow(1, "a", ApiEndpoint.CHAT, "default", "0" * 64)
-    made = ended_row(row, ended_with(b"\xc1"))
+    made = ended_row(row, [ended_with(b"\xc1")])
     assert (made.kind, json.loads(made.data)["error"]["code"]) == (RowKind.ERROR, UNREADABLE)
 
 
