@@ -158,9 +158,12 @@ DEEP_CALL = {"id": "c", "type": "function", "function": {"name": "get", "argumen
 # What the client's readers and the request itself refuse has its rows in tests/client and tests/wire.
 WRONG: dict[Any, list[tuple[dict[str, Any], str, str]]] = {
     completion: [
-        ({"prompt": ""}, "prompt", "give a text, or a list of token ids"),
-        ({"prompt": ["a", "b"]}, "prompt", "one prompt a request"),
-        ({"prompt": [[1], [2]]}, "prompt", "one prompt a request"),
+        ({"prompt": ""}, "prompt", "give a text, a list of token ids, or a list of these"),
+        ({"prompt": []}, "prompt", "give a text, a list of token ids, or a list of these"),
+        ({"prompt": ["a", ""]}, "prompt[1]", "give a text, or a list of token ids"),
+        ({"prompt": [[1], []]}, "prompt[1]", "give a text, or a list of token ids"),
+        ({"prompt": [[1], [2, -1]]}, "prompt[1][1]", "at least 0"),
+        ({"prompt": ["a"] * 257}, "prompt", "has 257 prompts; give at most 256"),
         ({"prompt": [1, True]}, "prompt", "token ids"),
         ({"prompt": [1, -1]}, "prompt[1]", "at least 0"),
         ({"temperature": "hot"}, "temperature", "must be a number"),

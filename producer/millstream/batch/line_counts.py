@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 from pathlib import Path
 
 from millstream.batch.files.input_lines import InputFile
@@ -11,7 +12,10 @@ from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import LineFault, fault_of_body
 from millstream.batch.run.run_options import RunOptions
 from millstream.client.async_client import AsyncClient
+from millstream.client.jobs.count_jobs import PromptTokens
+from millstream.client.submit.requests import JobFields
 from millstream.errors import InvalidRequest, JobFailed, MillstreamError
+from millstream.openai.prompt_list import error_of_prompt
 from millstream.openai.request_body import DEFAULT_QUEUE
 from millstream.wire.messages.job_messages import Result
 
@@ -67,23 +71,27 @@ class LineCounts:
     async def _count(self, queue: str, rows: list[BatchLine]) -> None:
         try:
             client = self._client.with_queue(queue)
-            outcomes = await client.count_many([{"request": row.request} for row in rows])
+            asked: list[JobFields] = [{"request": request} for row in rows for request in row.requests]
+            outcomes = iter(await client.count_many(asked))
         finally:
             self._room.release()
-        for row, outcome in zip(rows, outcomes, strict=True):
-            if isinstance(outcome, MillstreamError):
-                self._found.refuse(row.line, _fault(outcome))
-                self._found.findings.drop(row.request.sampling)
+        for row in rows:
+            own = list(islice(outcomes, row.prompts))
+            counts = [one for one in own if isinstance(one, PromptTokens)]
+            if len(counts) < len(own):
+                place, error = next((i, one) for i, one in enumerate(own) if isinstance(one, MillstreamError))
+                self._found.refuse(row.line, _fault(error, place, row.prompts))
+                self._found.findings.drop(row.request.sampling, row.prompts)
                 continue
-            self.tokens += outcome.tokens
-            if outcome.estimated:
+            self.tokens += sum(count.tokens for count in counts)
+            if any(count.estimated for count in counts):
                 self.estimated.add(queue)
 
 
-def _fault(error: MillstreamError) -> LineFault:
+def _fault(error: MillstreamError, place: int, prompts: int) -> LineFault:
     """The reason why the line cannot run. Raises the error if it is none of the line's."""
     if isinstance(error, JobFailed) and isinstance(error.result, Result) and error.result.error:
-        told = error.result.error
+        told = error_of_prompt(error.result.error, place, prompts)
         return LineFault(told.code, told.message, told.field)
     if isinstance(error, InvalidRequest):
         return fault_of_body(error)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from millstream.batch.files.journal import Journal
 from millstream.client.async_client import AsyncClient
+from millstream.openai.prompt_list import own_ids
 from millstream.wire.messages.script_replies import CancelOutcome
+
+_WAITING = (CancelOutcome.CANCELLED, CancelOutcome.REQUESTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,25 +28,21 @@ class Cancelled:
 async def cancel_jobs(
     client: AsyncClient, journal: Journal, jobs: Mapping[str, str], *, wanted: bool = True
 ) -> Cancelled:
-    """Cancel jobs, given as own ids with their queues. Those that have ended are left for a later run to
-    collect, if `wanted`; the lines of all others then get new jobs. May be repeated after Unavailable.
+    """Cancel jobs, given as own ids with their queues; jobs of a list of prompts by their one name. Those
+    that have ended are left for a later run to collect, if `wanted`; the lines of all others then get new
+    jobs. May be repeated after Unavailable.
     """
     by_queue: defaultdict[str, list[str]] = defaultdict(list)
-    for own_id, queue in jobs.items():
-        by_queue[queue].append(own_id)
+    for name, queue in jobs.items():
+        by_queue[queue].append(name)
     counts = dict.fromkeys(CancelOutcome, 0)
-    for queue, own_ids in by_queue.items():
-        outcomes = await client.with_queue(queue).cancel_many(own_ids)
+    for queue, names in by_queue.items():
+        jobs_of = {name: own_ids(name) for name in names}
+        outcomes = await client.with_queue(queue).cancel_many(chain.from_iterable(jobs_of.values()))
         for outcome in outcomes.values():
             counts[outcome] += 1
-        waiting = (CancelOutcome.CANCELLED, CancelOutcome.REQUESTED)
-        journal.cancelled(
-            [
-                own_id
-                for own_id, outcome in outcomes.items()
-                if not wanted or outcome in waiting or own_id in journal.left
-            ]
-        )
+        stopped = {name for name, its in jobs_of.items() if any(outcomes[one] in _WAITING for one in its)}
+        journal.cancelled([name for name in names if not wanted or name in stopped or name in journal.left])
     return Cancelled(
         counts[CancelOutcome.CANCELLED],
         counts[CancelOutcome.TERMINAL],

@@ -18,14 +18,21 @@ _KINDS = {ApiEndpoint.CHAT: "chat.completion.chunk", ApiEndpoint.COMPLETIONS: "t
 
 class Chunks:
     """Converts the deltas of one job. `head`: the fields that are the same in all chunks, such as `id`;
-    `may_call`: the request has tools.
+    `may_call`: the request has tools; `first`: the place of its first choice among those of all jobs.
     """
 
     def __init__(
-        self, endpoint: ApiEndpoint, head: Mapping[str, Any], *, may_call: bool, include_usage: bool
+        self,
+        endpoint: ApiEndpoint,
+        head: Mapping[str, Any],
+        *,
+        may_call: bool,
+        include_usage: bool,
+        first: int = 0,
     ) -> None:
         self._head: dict[str, Any] = {"object": _KINDS[endpoint], **head}
         self._include_usage = include_usage
+        self._first = first
         is_chat = endpoint is ApiEndpoint.CHAT
         self._choices: _Choices = ChatChoices(may_call) if is_chat else CompletionChoices()
 
@@ -33,6 +40,7 @@ class Chunks:
         """Yields the chunks of one flush of the job, each of one choice."""
         for delta in deltas:
             for choice in self._choices.of(delta):
+                choice["index"] += self._first
                 yield self._chunk([choice])
 
     def of_usage(self, usage: Usage) -> dict[str, Any]:

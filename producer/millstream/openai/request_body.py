@@ -18,6 +18,7 @@ from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.chat_messages import TOOL_FIELDS, chat_input, unknown_in
 from millstream.openai.format_fields import FORMAT_FIELDS, deprecated_in, format_field, format_of
 from millstream.openai.message_content import predicted_text
+from millstream.openai.prompt_list import prompt_inputs
 from millstream.openai.unsupported_field import UnsupportedField
 from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.messages.job_messages import Request, ResultCache
@@ -30,10 +31,17 @@ COMPLETION_MAX_TOKENS = 16  # the API's default for /v1/completions; chat has no
 
 @dataclass(frozen=True, slots=True)
 class RequestBody:
-    request: Request
+    """`requests`: one for each prompt of a list; of any other body one."""
+
+    requests: tuple[Request, ...]
     queue: str
     unknown: tuple[str, ...]  # unknown field names, for a warning
     deprecated: tuple[str, ...] = ()  # names of fields that have newer ones, for another
+
+    @property
+    def request(self) -> Request:
+        """Returns the first one: the others differ from it in their prompts only."""
+        return self.requests[0]
 
 
 _DIRECT = (
@@ -90,23 +98,33 @@ def _read(
 ) -> RequestBody:
     given = {name: value for name, value in body.items() if value is not None}
     _refuse_unsupported(given, KNOWN_FIELDS[endpoint])
-    inputs = chat_input(given) if endpoint is ApiEndpoint.CHAT else _completion_input(given)
+    is_chat = endpoint is ApiEndpoint.CHAT
+    inputs = [("messages", chat_input(given))] if is_chat else prompt_inputs(given.get("prompt"))
+    requests: list[Request] = []
     try:
-        request = Request(
-            **inputs,
-            sampling=SamplingParams.model_validate(_sampling(endpoint, given), strict=True),
-            lane=lane,
-            tenant=tenant,
-            metadata=_metadata(given.get("metadata", {})),
-            chat_template_kwargs=given.get("chat_template_kwargs"),
-            response_format=format_of(given),
-            prediction=predicted_text(given["prediction"]) if "prediction" in given else None,
-            cache=_cache(given.get("cache", {})),
-        )
+        shared: dict[str, Any] = {
+            "sampling": SamplingParams.model_validate(_sampling(endpoint, given), strict=True),
+            "lane": lane,
+            "tenant": tenant,
+            "metadata": _metadata(given.get("metadata", {})),
+            "chat_template_kwargs": given.get("chat_template_kwargs"),
+            "response_format": format_of(given),
+            "prediction": predicted_text(given["prediction"]) if "prediction" in given else None,
+            "cache": _cache(given.get("cache", {})),
+        }
+        for _, one in inputs:
+            requests.append(
+                _of_other_prompt(requests[0], Request(**one)) if requests else Request(**one, **shared)
+            )
     except ValidationError as error:
-        raise _named(error, given) from error
+        raise _named(error, given, inputs[len(requests)][0]) from error
     queue = queue or _queue(given.get("model", DEFAULT_QUEUE))
-    return RequestBody(request, queue, unknown_names(endpoint, given), deprecated_in(given))
+    return RequestBody(tuple(requests), queue, unknown_names(endpoint, given), deprecated_in(given))
+
+
+def _of_other_prompt(request: Request, other: Request) -> Request:
+    """The same request of another prompt. What they share was checked: a schema takes milliseconds."""
+    return request.model_copy(update={"prompt": other.prompt, "token_ids": other.token_ids})
 
 
 def unknown_names(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> tuple[str, ...]:
@@ -201,20 +219,8 @@ def _queue(model: Any) -> str:
         raise InvalidRequest("model", model, f"names the queue: {error.problem}") from error
 
 
-def _completion_input(given: Mapping[str, Any]) -> dict[str, Any]:
-    prompt = given.get("prompt")
-    if isinstance(prompt, str) and prompt:
-        return {"prompt": prompt}
-    if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
-        return {"token_ids": tuple(prompt)}
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
-        raise InvalidRequest(
-            "prompt", prompt, "one prompt a request; give each a request (in a file: a line) of its own"
-        )
-    raise InvalidRequest("prompt", prompt, "give a text, or a list of token ids")
-
-
-def _named(error: ValidationError, given: Mapping[str, Any]) -> InvalidRequest:
+def _named(error: ValidationError, given: Mapping[str, Any], prompt: str) -> InvalidRequest:
+    """`prompt`: the field of the prompt that the request has."""
     wrong = invalid_request(error)
     name = re.split(r"[.\[]", wrong.field, maxsplit=1)[0]
     rest = wrong.field.removeprefix(name)
@@ -222,8 +228,8 @@ def _named(error: ValidationError, given: Mapping[str, Any]) -> InvalidRequest:
         name = "max_completion_tokens"
     if name == "top_logprobs" and name not in given:
         name = "logprobs"
-    if name == "token_ids":
-        name = "prompt"
+    if name in ("prompt", "token_ids"):
+        name = prompt
     if name == "response_format":
         name = format_field(given)
     return InvalidRequest(f"{name}{rest}", wrong.value, wrong.problem)

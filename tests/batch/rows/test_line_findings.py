@@ -69,6 +69,13 @@ def test_prompts_are_estimated_from_their_bytes() -> None:
     assert found(chat("x" * 396, tools=[{"type": "function"}])).prompt_tokens > 4 + 4 + 100
 
 
+def test_each_prompt_of_a_list_is_estimated() -> None:
+    findings = found(completion("a", ["x" * 400, "x" * 40], n=2), completion("b", [[1, 2, 3], [4]]))
+    assert (findings.prompt_tokens, findings.output_tokens) == (100 + 10 + 3 + 1, 2 * 2 * 16 + 2 * 16)
+    assert findings.too_long({"default": 115}) == 1
+    assert findings.too_long({"default": 116}) == 0
+
+
 def test_lines_longer_than_their_model_are_counted() -> None:
     findings = found(
         completion("a", "x" * 400, max_tokens=28), completion("a", "x" * 400, max_tokens=29, model="big")

@@ -136,6 +136,7 @@ def test_a_prediction_changes_neither_version_nor_digest(prediction: Any, text: 
 # What the request itself refuses has its rows in tests/wire; here are one of each kind, and the client's own.
 INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({}, "prompt", "exactly one of prompt, messages and token_ids"),
+    ({"prompt": ["a", "b"]}, "prompt", "submit_many takes many jobs, one for each prompt"),
     ({"messages": [chat_parts({"type": "text"})]}, "messages[0].content[0].text", "give a text"),
     ({"messages": [chat_parts({"type": "image_url"})]}, "messages[0].content[0].type", "only text parts"),
     ({"messages": [chat_parts()]}, "messages[0].content", "give a text"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,13 @@ from support.limited_gateways import COST, Asked, LimitedGateways, limited_gatew
 from support.servers.servers import Server, running
 from support.wire.desk import Desk
 
+from millstream.gateway.auth.api_keys import ApiKey
+from millstream.gateway.auth.idempotency import IdempotentRequest
+from millstream.gateway.auth.rate_limits import Charge, RateLimits
 from millstream.gateway.redis.gateway_calls import ChargeReply, Limits, charge, uncharge
+from millstream.gateway.redis.gateway_redis import GatewayRedis
 from millstream.gateway.redis.tenant_keys import TenantKeys
+from millstream.wire.messages.job_messages import State
 
 KEYS = TenantKeys("acme")
 HOUR_S = 3600
@@ -181,3 +187,37 @@ async def test_one_job_is_under_way_once(desk: Desk) -> None:
     assert [reply.refused_by for reply in replies] == ["", "", "enqueued"]
     await desk.run(uncharge(KEYS, ["6 a q"]))
     assert not (await desk.run(charge(KEYS, limits, id="b q", **given))).refused_by
+
+
+class Ended:
+    """The states of a queue's jobs."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, State] = {}
+
+    async def states(self, _: str, own_ids: Sequence[str]) -> list[State | None]:
+        return [self.by_id.get(own_id) for own_id in own_ids]
+
+
+async def test_a_list_is_under_way_until_its_last_job_ends(valkey: Server) -> None:
+    jobs, redis = Ended(), GatewayRedis(valkey.url)
+    limits = RateLimits(redis, jobs)
+    caller = ApiKey(tenant="acme", max_enqueued_tokens=10)
+
+    def of(name: str) -> Charge:
+        post = IdempotentRequest("acme", "d", name, "q", joined=False, once=name)
+        return Charge(caller, post, 6, jobs=2)
+
+    try:
+        await limits.charge(first := of("a"), {})
+        for state in (State.RUNNING, State.FAILED):
+            jobs.by_id = {"a-0": State.COMPLETED, "a-1": state}
+            await limits.charge(of("a"), {})  # its jobs exist: it is charged once
+            await limits.settle(first)
+            members = await redis.client.zrange(KEYS.enqueued, 0, -1)
+            assert members == ([] if state.terminal else [b"6 a+2 q"])
+        await limits.charge(of("b"), {})
+        jobs.by_id = {"b-0": State.CANCELLED, "b-1": State.COMPLETED}
+        await limits.charge(of("c"), {})  # which looks, and finds that they have ended
+    finally:
+        await redis.aclose()

@@ -149,7 +149,8 @@ async def test_nor_does_a_long_answer(write: Callable[..., Any], executor: CpuEx
     ended = long_end()
     assert LONG < ended.size < 2 * LONG
     row = BatchRow(1, "a", ApiEndpoint.CHAT, "default", "0" * 64)
-    args = (ended, ApiEndpoint.CHAT, {}) if write is whole_body else (row, ended)
+    job_id = ended.record.job_id
+    args = ([job_id], [ended], ApiEndpoint.CHAT, {}) if write is whole_body else (row, [ended])
     work = partial(executor.run, "acme", ended.size, write, *args)
     made = await work()
     assert len(made if isinstance(made, bytes) else made.data) > ended.size
@@ -158,7 +159,7 @@ async def test_nor_does_a_long_answer(write: Callable[..., Any], executor: CpuEx
 
 def test_an_unreadable_answer_fails_only_its_own_row() -> None:
     row = BatchRow(1, "a", ApiEndpoint.CHAT, "default", "0" * 64)
-    made = ended_row(row, ended_with(b"\xc1"))
+    made = ended_row(row, [ended_with(b"\xc1")])
     assert (made.kind, json.loads(made.data)["error"]["code"]) == (RowKind.ERROR, UNREADABLE)
 
 

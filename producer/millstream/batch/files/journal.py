@@ -140,7 +140,9 @@ class Journal:
 
     @property
     def under_way(self) -> Mapping[str, str]:
-        """Own ids of jobs that were submitted, or were about to be, and have no row; each with its queue."""
+        """Own ids of jobs that were submitted, or were about to be, and have no row; each with its queue.
+        Jobs of a list of prompts have one name here, and in `sent` and `left`.
+        """
         return self._notes.under_way
 
     @property
@@ -172,9 +174,11 @@ class Journal:
     def has_line(self, line: int) -> bool:
         return line in self.lines
 
-    def own_id(self, digest: str) -> str:
-        """The job's own id, which follows from the run, the line and the number of the try."""
-        return self._notes.own_id(digest)
+    def own_id(self, digest: str, prompts: int = 1) -> str:
+        """The job's own id, which follows from the run, the line and the number of the try; of so many
+        prompts the name of all their jobs.
+        """
+        return self._notes.own_id(digest, prompts)
 
     def go_on_with(self, source: str, queue: str | None) -> None:
         """Record the input and the queue, for the next run to compare."""

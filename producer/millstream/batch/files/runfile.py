@@ -5,7 +5,8 @@
     {"queue", "model", "model_digest"}
                                 the model that answers on this queue of a server, once it is known, and
                                 whenever the run goes on with another one
-    {"queue", "jobs"}           written before these jobs are submitted, as `<digest>` or `<digest>.<try>`
+    {"queue", "jobs"}           written before these jobs are submitted, as `<digest>` or `<digest>.<try>`;
+                                all jobs of a line with a list of prompts as `<digest>.<try>+<number>`
     {"again": [<digest>]}       the next jobs of these lines are new ones: their last ones were cancelled, or
                                 their rows dropped, or are tried again
     {"queue", "left"}           jobs, as whole own ids, that no line asks for (OUT was removed, …)
@@ -34,6 +35,7 @@ from uuid import uuid4
 from millstream.batch.files.rowfile import WriteFailed, append_to, rows_of, write_rows
 from millstream.batch.files.sent_jobs import SentJobs
 from millstream.batch.files.spent import Spent
+from millstream.openai.prompt_list import listed_id
 from millstream.wire.state.queue_info import ModelIdentity
 
 CHUNK_JOBS = 256  # in one row
@@ -57,8 +59,9 @@ class RunFile:
         self.run = ""
         self.begun = Begun()
         self.models: dict[str, ModelIdentity] = {}  # by queue: the model that answers, if it is known
-        self.under_way: dict[str, str] = {}  # own ids of jobs without a row, each with its queue
-        self.left: dict[str, str] = {}  # own ids of jobs that no line asks for, each with its queue
+        # own ids of jobs without a row, each with its queue; those of a list of prompts by their one name
+        self.under_way: dict[str, str] = {}
+        self.left: dict[str, str] = {}  # the same of jobs that no line asks for
         self.sent = SentJobs()  # which jobs of `under_way` the server has
         self.spent = Spent()  # by the runs so far
         self._unfinished = False  # a jobs row follows the last row that says that all have ended
@@ -156,10 +159,13 @@ class RunFile:
             note = {"queue": queue, "model": model.name, "model_digest": model.digest}
             self._write(note, sync=True)
 
-    def own_id(self, digest: str) -> str:
-        """The job's own id, which follows from the run, the line and the number of the try."""
+    def own_id(self, digest: str, prompts: int = 1) -> str:
+        """The job's own id, which follows from the run, the line and the number of the try; of so many
+        prompts the name of all their jobs, as `listed_id` makes it.
+        """
         tries = self._again[digest]
-        return f"{self.run}.{digest}" + (f".{tries}" if tries else "")
+        named = f"{self.run}.{digest}" + (f".{tries}" if tries or prompts > 1 else "")
+        return listed_id(named, prompts)
 
     def submits(self, queue: str, own_ids: Sequence[str]) -> None:
         """Record jobs before they are submitted: a killed run leaves no unknown job."""

@@ -6,10 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from millstream.openai.prompt_list import job_count
+
 
 class SentJobs:
-    """Mutable; one per run. Each of its jobs is accepted (the server has it), absent (the server does not) or
-    unknown: it was sent, and no reply has come."""
+    """Mutable; one per run. Jobs of a list of prompts have one name. Each job is accepted (the server has
+    it), absent (the server does not) or unknown: it was sent, and no reply has come.
+    """
 
     def __init__(self) -> None:
         self._accepted: set[str] = set()  # own ids
@@ -41,9 +44,9 @@ class SentJobs:
     @property
     def accepted_count(self) -> int:
         """The number of jobs that the server has accepted."""
-        return len(self._accepted)
+        return job_count(self._accepted)
 
     @property
     def absent_count(self) -> int:
         """The number of jobs that it does not have."""
-        return len(self._absent)
+        return job_count(self._absent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ LINE_FIELDS = {"custom_id", "method", "url", "body"}
 @dataclass(frozen=True, slots=True)
 class BatchRow:
     """The fields of a valid line that its row needs. `digest` identifies its custom_id and content: the same
-    line is the same job.
+    line is the same job, or the same jobs, one for each of its prompts.
     """
 
     line: int
@@ -32,17 +32,23 @@ class BatchRow:
     queue: str
     digest: str
     size: int = field(default=0, kw_only=True)  # bytes: about the memory that it takes while it is under way
+    prompts: int = field(default=1, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLine(BatchRow):
-    """A valid line with its request."""
+    """A valid line with its requests, one for each prompt, which differ in nothing else."""
 
-    request: Request
+    requests: tuple[Request, ...]
     expected: str | None
     unknown: tuple[str, ...]  # unknown field names
     deprecated: tuple[str, ...] = ()  # names of fields that have newer ones
     answer_key: bytes | None = None  # equal where the answers are; None: sampled, or wanted anew
+
+    @property
+    def request(self) -> Request:
+        """Returns that of the first prompt."""
+        return self.requests[0]
 
 
 @faults_only()
@@ -97,12 +103,13 @@ def read_row(
         custom_id=custom_id,
         endpoint=endpoint,
         queue=body.queue,
-        request=body.request,
+        requests=body.requests,
+        prompts=len(body.requests),
         digest=digest,
         expected=body.request.metadata.get("expected"),
         unknown=(*unknown_beside_body(fields), *body.unknown),
         deprecated=body.deprecated,
-        answer_key=_answer_key(body.queue, endpoint, body.request),
+        answer_key=_answer_key(body.queue, endpoint, body.requests),
     )
 
 
@@ -111,11 +118,12 @@ def unknown_beside_body(fields: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in fields if name not in LINE_FIELDS)
 
 
-def _answer_key(queue: str, endpoint: ApiEndpoint, request: Request) -> bytes | None:
+def _answer_key(queue: str, endpoint: ApiEndpoint, requests: Sequence[Request]) -> bytes | None:
     """Returns a 16-byte digest of all that an answer depends on and of its prediction, without metadata."""
+    request = requests[0]
     if not request.has_one_answer or request.cache is not ResultCache.USE:
         return None
-    asked = json.dumps([queue, endpoint, request.digest(), request.prediction])
+    asked = json.dumps([queue, endpoint, request.prediction, *(one.digest() for one in requests)])
     return hashlib.blake2b(asked.encode(), digest_size=16).digest()
 
 

@@ -16,6 +16,7 @@ from millstream.client.submit.request_cost import BYTES_PER_TOKEN, FRAME_TOKENS
 from millstream.errors import InvalidRequest
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.chat_messages import MESSAGE_FIELDS
+from millstream.openai.prompt_list import MOST_PROMPTS
 from millstream.openai.request_body import DEFAULT_QUEUE, KNOWN_FIELDS, max_tokens_of, unknown_names
 from millstream.wire.messages.sampling import SamplingParams
 
@@ -47,20 +48,21 @@ class LineFindings:
         if endpoint is None or not isinstance(body, dict):
             return  # it becomes an error row
         note_names(self.unknown, unknown_names(endpoint, body))
-        prompt, bound = min(_MOST_TOKENS, _prompt_tokens(body)), _bound(endpoint, body)
-        self.prompt_tokens += prompt
-        self.output_tokens += (bound or 0) * _choices(body)
+        prompts = [min(_MOST_TOKENS, tokens) for tokens in _prompt_tokens(body)]
+        bound = _bound(endpoint, body)
+        self.prompt_tokens += sum(prompts)
+        self.output_tokens += (bound or 0) * _choices(body) * len(prompts)
         self.unbounded += bound is None
         model = body.get("model")
         named = model if isinstance(model, str) and model else DEFAULT_QUEUE
-        self._needs[named].append(prompt + (bound or 1))
+        self._needs[named].append(max(prompts) + (bound or 1))
 
-    def drop(self, sampling: SamplingParams) -> None:
+    def drop(self, sampling: SamplingParams, prompts: int) -> None:
         """A line that was counted is not to be answered after all."""
         if sampling.max_tokens is None:
             self.unbounded -= 1
         else:
-            self.output_tokens -= sampling.max_tokens * sampling.n
+            self.output_tokens -= sampling.max_tokens * sampling.n * prompts
 
     def too_long(self, contexts: Mapping[str, int], queue: str | None = None) -> int:
         """The number of lines whose input and output are estimated to be more than their model holds.
@@ -119,18 +121,23 @@ def _choices(body: Mapping[str, Any]) -> int:
     return min(_MOST_TOKENS, max(1, number)) if type(number) is int else 1
 
 
-def _prompt_tokens(body: Mapping[str, Any]) -> int:
-    """Four bytes of text are about a token with most tokenizers; a chat template writes some more around a
-    message and a tool.
+def _prompt_tokens(body: Mapping[str, Any]) -> list[int]:
+    """The tokens of each prompt. Four bytes of text are about a token with most tokenizers; a chat template
+    writes some more around a message and a tool.
     """
     prompt = body.get("prompt")
     if isinstance(prompt, list):
-        return len(prompt)  # token ids
+        listed = [one for one in prompt[:MOST_PROMPTS] if isinstance(one, str | list)]
+        counts = [_tokens([one]) if isinstance(one, str) else len(one) for one in listed]
+        return counts or [len(prompt)]  # token ids
     messages, tools = body.get("messages"), body.get("tools")
     frames = sum(len(parts) for parts in (messages, tools) if isinstance(parts, list))
     texts = [*_texts([prompt, messages]), json.dumps(tools, ensure_ascii=False) if tools else ""]
-    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-    return frames * FRAME_TOKENS + size // BYTES_PER_TOKEN
+    return [frames * FRAME_TOKENS + _tokens(texts)]
+
+
+def _tokens(texts: Iterable[str]) -> int:
+    return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts) // BYTES_PER_TOKEN
 
 
 def _texts(value: Any) -> Iterator[str]:

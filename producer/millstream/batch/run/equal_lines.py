@@ -25,7 +25,7 @@ class EqualLines:
     """Mutable; one per run. A row without an `answer_key` is equal to no other."""
 
     def __init__(self) -> None:
-        self.followers = 0  # rows that wait for an equal one
+        self.followers = 0  # prompts of rows that wait for an equal one
         self._leaders: dict[bytes, Leader] = {}  # under way, by answer_key
         # where the rows of answers begin in OUT, instead of the answers: about 150 bytes a line
         self._places: dict[bytes, int] = {}
@@ -39,7 +39,7 @@ class EqualLines:
         if row.answer_key is None or (leader := self._leaders.get(row.answer_key)) is None:
             return False
         leader.followers.append(row)
-        self.followers += 1
+        self.followers += row.prompts
         return True
 
     def lead(self, row: BatchLine) -> None:
@@ -67,9 +67,9 @@ class EqualLines:
         if leader.after_failure:
             return rows
         following.followers = rows[1:]
-        self.followers += len(following.followers)
+        self.followers += row.prompts * len(following.followers)
         return rows[:1]
 
     def _released(self, leader: Leader) -> list[BatchLine]:
-        self.followers -= len(leader.followers)
+        self.followers -= sum(row.prompts for row in leader.followers)
         return leader.followers

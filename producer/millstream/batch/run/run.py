@@ -18,6 +18,7 @@ from millstream.batch.files.journal import Journal
 from millstream.batch.files.runfile import identity
 from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse
 from millstream.batch.rows.faults import LineFault, duplicate, too_long
+from millstream.batch.rows.line_ends import LineEnds, LineJobs, cancel_rest, joined_end
 from millstream.batch.rows.output_rows import (
     answer_row,
     failure_row,
@@ -49,6 +50,7 @@ from millstream.wire.messages.job_messages import Result
 
 CHUNK_ROWS = 256  # sent in one round trip, waited for together
 MAX_ROUNDS = 5  # submissions of a job that the server keeps losing
+_End = Result | JobError
 
 
 class BatchRun:
@@ -112,17 +114,17 @@ class BatchRun:
 
     @property
     def unsent(self) -> int:
-        """Number of rows under way that the server has not accepted yet."""
+        """Number of jobs under way that the server has not accepted yet."""
         return self._submitter.unsent
 
     @property
     def under_way(self) -> int:
-        """Number of rows that were read and have not ended."""
+        """Number of jobs of rows that were read and have not ended."""
         return self._window.jobs
 
     @property
     def followers(self) -> int:
-        """Number of rows under way that have no job and wait for an equal row's answer."""
+        """Number of prompts of rows under way that have no job and wait for an equal row's answer."""
         return self._equal.followers
 
     def _send(self, queue: str, rows: list[BatchLine]) -> None:
@@ -144,10 +146,10 @@ class BatchRun:
             row = self._row(line)
             if row is None:
                 continue
-            if not self._window.try_enter(row.size):  # the window is full: send the rows at hand first
+            if not self._window.try_enter(row.size, row.prompts):  # it is full: send the rows at hand first
                 for queue in list(waiting):
                     yield queue, waiting.pop(queue)
-                await self._window.enter(row.size)
+                await self._window.enter(row.size, row.prompts)
             if not await self._needs_job(row):
                 continue
             waiting.setdefault(row.queue, []).append(row)
@@ -213,49 +215,70 @@ class BatchRun:
             found: set[str] = set()  # jobs of an earlier run
             self.clock.begin()
             jobs = await self._submitter.submit(client, rows, found)
+            lines: LineEnds[BatchLine, _End] = LineEnds(jobs)
             rows.clear()  # a row is released when it ends, even if others are slow
             async with aclosing(client.as_completed(jobs)) as ended:
                 async for job_id, end in ended:
-                    row = jobs.pop(job_id)
-                    if attempt < MAX_ROUNDS and self._is_to_repeat(row, end, job_id in found):
-                        rows.append(row)
-                        continue
-                    if not await self._models.admits(client, end, again=attempt < MAX_ROUNDS):
-                        self._journal.cancelled([self._own_id(row)])
-                        rows.append(row)
-                        continue
-                    await self._end(row, job_id, end)
-                    if not self._options.keep_results:
-                        self._cleanup.add(client, job_id)
-                    if self._cleanup.due:
-                        await self._cleanup.clear()
+                    del jobs[job_id]
+                    line = lines.end(job_id, end)
+                    if line.left:
+                        if isinstance(end, JobError) and not isinstance(end, NotFound):
+                            await cancel_rest(client, line.left)
+                    elif await self._is_done(client, line, found, again=attempt < MAX_ROUNDS):
+                        await self._clean_up(client, line.ids)
+                    else:
+                        rows.append(line.row)
             if not rows:
                 return
 
-    def _is_to_repeat(self, row: BatchLine, end: Result | JobError, found: bool) -> bool:
+    async def _is_done(
+        self, client: AsyncClient, line: LineJobs[BatchLine, _End], found: set[str], *, again: bool
+    ) -> bool:
+        """Ends a line whose jobs have ended. False, only with `again`: it is to be submitted again."""
+        row, ends = line.row, line.ends
+        end = joined_end(ends)
+        if again and self._is_to_repeat(row, end, not found.isdisjoint(line.ids)):
+            return False
+        for one in ends:
+            if not await self._models.admits(client, one, again=again):
+                self._journal.cancelled([self._own_id(row)])
+                return False
+        await self._end(row, line.ids[0], end, ends)
+        return True
+
+    async def _clean_up(self, client: AsyncClient, job_ids: Sequence[str]) -> None:
+        if not self._options.keep_results:
+            for job_id in job_ids:
+                self._cleanup.add(client, job_id)
+        if self._cleanup.due:
+            await self._cleanup.clear()
+
+    def _is_to_repeat(self, row: BatchLine, end: _End, found: bool) -> bool:
         if isinstance(end, JobCancelled) and found:
             self._journal.cancelled([self._own_id(row)])
             return True
         return isinstance(end, NotFound)  # the server was emptied, or the job has just expired
 
     def _own_id(self, row: BatchLine) -> str:
-        return self._journal.own_id(row.digest)
+        return self._journal.own_id(row.digest, row.prompts)
 
     def _refused(self, row: BatchLine, error: MillstreamError) -> None:
         self._give_up(row, refusal_row(row, error))
 
-    async def _end(self, row: BatchLine, job_id: str, end: Result | JobError) -> None:
+    async def _end(self, row: BatchLine, job_id: str, end: _End, ends: Sequence[_End]) -> None:
+        """`end`: that of all jobs of the line; `ends`: of each."""
         work = work_of(end, self._since_ms)
         self.clock.tick(work)
         if isinstance(end, JobError):
-            self._give_up(row, failure_row(row, job_id, end))
+            self._give_up(row, failure_row(row, end.job_id, end))
         elif is_incomplete(end):
             self._give_up(row, incomplete_row(row, job_id, end))
             self.tally.incomplete += 1
         else:
             answer = answer_row(row, job_id, end)
             place = self._journal.write([answer], ())
-            self.tally.add(end, row.expected, work)
+            each = [one for one in ends if isinstance(one, Result)]
+            self.tally.add(end, row.expected, work, each)
             self._leave(row)
             await self._reuse(answer, self._equal.answered(row, place))
 
@@ -277,7 +300,7 @@ class BatchRun:
 
     def _leave(self, row: BatchLine) -> None:
         self._journal.ends(self._own_id(row))
-        self._window.leave(row.size)
+        self._window.leave(row.size, row.prompts)
 
     def _fail(self, row: Mapping[str, Any]) -> None:
         self._journal.write((), [row])

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from redis.exceptions import ResponseError
 
 from millstream.batch.files.journal import Journal
 from millstream.batch.rows.batch_lines import BatchLine
+from millstream.batch.rows.line_ends import cancel_rest, outcomes_by_row, refusal_of
 from millstream.batch.run.model_watch import ModelWatch
 from millstream.batch.run.tally import Tally
 from millstream.client.async_client import AsyncClient
 from millstream.client.submit.requests import JobFields
 from millstream.client.submit.submission import LONGEST_PAUSE_S, Outcome, Submitted, pause_s
 from millstream.errors import MillstreamError, QueueFull, QueueMismatch, Unavailable
+from millstream.openai.prompt_list import own_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +32,8 @@ class Patience:
 
 class LineSubmitter:
     """`full`: the queue's latest refusal, until there is room; `barred`: the server's, until it takes writes
-    (its disk is full, say); `unsent`: rows that it has not accepted yet. `refused` is called for rows that
-    will have no job.
+    (its disk is full, say); `unsent`: jobs of rows that it has not accepted yet. `refused` is called for rows
+    that will have no job.
     """
 
     def __init__(
@@ -54,19 +57,20 @@ class LineSubmitter:
     async def submit(
         self, client: AsyncClient, rows: Sequence[BatchLine], found: set[str]
     ) -> dict[str, BatchLine]:
-        """Submit; the jobs by id. Those of an earlier run are added to `found`.
+        """Submit; the jobs by id, those of one row in the order of its prompts. Those of an earlier run are
+        added to `found`.
 
         Raises Unavailable if the server has not answered for `Patience.silence_s`, or never, and
         InvalidRequest before anything is sent to another model than the run's.
         """
-        self.unsent += len(rows)
+        self.unsent += _jobs_in(rows)
         left = list(rows)
         try:
             await self._models.look(client)
             self._journal.submits(client.queue, [self._own_id(row) for row in rows])
             return await self._submit(client, left, found)
         finally:
-            self.unsent -= len(left)
+            self.unsent -= _jobs_in(left)
 
     async def _submit(
         self, client: AsyncClient, left: list[BatchLine], found: set[str]
@@ -96,26 +100,29 @@ class LineSubmitter:
         mismatch: QueueMismatch | None = None
         sent = self._journal.sent
         absent = sent.sends([self._own_id(row) for row in left])
-        for row, outcome in zip(left, await self._outcomes(client, left, absent), strict=True):
+        for row, outcomes in outcomes_by_row(left, await self._outcomes(client, left, absent)):
             own_id = self._own_id(row)
-            match outcome:
-                case Submitted():
+            accepted = [one for one in outcomes if isinstance(one, Submitted)]
+            match refusal_of(outcomes):
+                case None:
                     sent.accepted(own_id)
-                    jobs[outcome.id] = row
-                    self._tally.not_durable += not outcome.durable
-                    if not outcome.created:  # on later tries it may be this run's own
-                        found.add(outcome.id)
-                case QueueFull() | Unavailable() | QueueMismatch():
-                    if own_id in absent and (not isinstance(outcome, Unavailable) or _write_refusal(outcome)):
+                    jobs |= dict.fromkeys((one.id for one in accepted), row)
+                    self._tally.not_durable += sum(not one.durable for one in accepted)
+                    # on later tries it may be this run's own
+                    found.update(one.id for one in accepted if not one.created)
+                case (QueueFull() | Unavailable() | QueueMismatch()) as refusal:
+                    known = not isinstance(refusal, Unavailable) or _write_refusal(refusal)
+                    if own_id in absent and not accepted and known:
                         sent.refused(own_id)
                     again.append(row)
-                    if isinstance(outcome, QueueMismatch):
-                        mismatch = outcome
+                    if isinstance(refusal, QueueMismatch):
+                        mismatch = refusal
                     else:
-                        refusals.append(outcome)
-                case _:
-                    self._refused(row, outcome)
-        self.unsent -= len(left) - len(again)
+                        refusals.append(refusal)
+                case refusal:
+                    self._refused(row, refusal)
+                    await cancel_rest(client, [one.id for one in accepted])
+        self.unsent -= _jobs_in(left) - _jobs_in(again)
         left[:] = again
         if mismatch is not None:  # no worker is new enough: a later run sends the rest
             raise mismatch
@@ -124,15 +131,15 @@ class LineSubmitter:
     async def _outcomes(
         self, client: AsyncClient, rows: Sequence[BatchLine], absent: set[str]
     ) -> list[Outcome]:
-        """One for each row. `absent`: the jobs that the server does not have yet."""
+        """One for each job of each row. `absent`: the jobs that the server does not have yet."""
         try:
-            outcomes = await client.submit_many([self._fields(row) for row in rows])
+            outcomes = await client.submit_many(list(chain.from_iterable(map(self._fields, rows))))
         except MillstreamError as error:  # before any row was sent
             for own_id in absent:
                 self._journal.sent.refused(own_id)
             if not isinstance(error, Unavailable):
                 raise
-            return [error] * len(rows)
+            return [error] * _jobs_in(rows)
         self._reached = True
         return outcomes
 
@@ -145,11 +152,17 @@ class LineSubmitter:
             raise silence
         return since_s
 
-    def _fields(self, row: BatchLine) -> JobFields:
-        return {"request": row.request, "id": self._own_id(row)}
+    def _fields(self, row: BatchLine) -> Iterator[JobFields]:
+        for request, own_id in zip(row.requests, own_ids(self._own_id(row)), strict=True):
+            yield {"request": request, "id": own_id}
 
     def _own_id(self, row: BatchLine) -> str:
-        return self._journal.own_id(row.digest)
+        """The one name of its jobs."""
+        return self._journal.own_id(row.digest, row.prompts)
+
+
+def _jobs_in(rows: Sequence[BatchLine]) -> int:
+    return sum(row.prompts for row in rows)
 
 
 def _write_refusal(outcome: MillstreamError) -> ResponseError | None:

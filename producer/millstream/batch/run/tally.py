@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,16 +137,19 @@ class Tally:
         """By this run, which has taken so long."""
         return Spent(seconds, self.completed - self.found, self.pace.total.output_tokens)
 
-    def add(self, result: Result, expected: str | None, work: Work) -> None:
-        """Count one completed job; `expected`: the answer that its line expects; `work`: the part of it that
-        was computed in this run.
+    def add(
+        self, result: Result, expected: str | None, work: Work, each: Sequence[Result] | None = None
+    ) -> None:
+        """Count one completed line; `expected`: the answer that it expects; `work`: the part of it that was
+        computed in this run; `each`: the results of its jobs, if they are several.
         """
         self.completed += 1
         self.found += not work.rows and not result.cached
         self.prompt_tokens += result.usage.prompt_tokens
         self.cached_tokens += result.usage.cached_tokens
         self.output_tokens += result.usage.output_tokens
-        self._time(result)
+        for one in each or (result,):
+            self._time(one)
         self._compare((result.choices[0].content or "") if result.choices else None, expected)
 
     def reuse(self, text: str | None, expected: str | None) -> None:

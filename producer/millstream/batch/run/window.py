@@ -6,9 +6,9 @@ import asyncio
 
 
 class Window:
-    """A limit on jobs and on bytes of input lines; a line above the byte limit is admitted alone.
+    """A limit on jobs and on bytes of input lines; a line above either limit is admitted alone.
 
-    One task enters, any number leave. `jobs` is the number of jobs inside.
+    One task enters, any number leave. `jobs` is the number of jobs inside: a line has one for each prompt.
     """
 
     def __init__(self, jobs: int, input_bytes: int) -> None:
@@ -18,19 +18,19 @@ class Window:
         self._bytes = 0
         self._room = asyncio.Event()
 
-    def try_enter(self, size: int) -> bool:
-        if self.jobs and (self.jobs >= self._most_jobs or self._bytes + size > self._most_bytes):
+    def try_enter(self, size: int, jobs: int = 1) -> bool:
+        if self.jobs and (self.jobs + jobs > self._most_jobs or self._bytes + size > self._most_bytes):
             return False
-        self.jobs += 1
+        self.jobs += jobs
         self._bytes += size
         return True
 
-    async def enter(self, size: int) -> None:
-        while not self.try_enter(size):
+    async def enter(self, size: int, jobs: int = 1) -> None:
+        while not self.try_enter(size, jobs):
             self._room.clear()
             await self._room.wait()
 
-    def leave(self, size: int) -> None:
-        self.jobs -= 1
+    def leave(self, size: int, jobs: int = 1) -> None:
+        self.jobs -= jobs
         self._bytes -= size
         self._room.set()

@@ -21,6 +21,7 @@ from millstream.cli.shared.interrupts import run_async
 from millstream.cli.shared.shared_options import AsJson, RedisUrl
 from millstream.client.async_client import AsyncClient
 from millstream.errors import MillstreamError
+from millstream.openai.prompt_list import job_count
 
 SECOND_S = 3.0  # for a second Ctrl-C
 
@@ -47,7 +48,7 @@ def cancel(
             print_json(asdict(done))
         else:
             answers.out(_counts(done))
-        if jobs and done.unknown == len(jobs):
+        if jobs and done.unknown == job_count(jobs):
             are = "job is" if done.unknown == 1 else "jobs are"
             warn(f"{done.unknown:,} {are} not known to this server: is --redis-url the one of the run?")
             raise typer.Exit(ExitCode.NOT_FOUND)
@@ -78,7 +79,7 @@ def say_what_stays(stack: Stack, journal: Journal, redis_url: str | None) -> Non
 
 def _most_left(journal: Journal) -> int:
     """Jobs that the server has, or may have."""
-    return len(journal.under_way) - journal.sent.absent_count
+    return job_count(journal.under_way) - journal.sent.absent_count
 
 
 def _second_interrupt(stack: Stack, journal: Journal, redis_url: str | None) -> bool:

@@ -245,6 +245,9 @@ def _sampling(base: SamplingParams | None, fields: Mapping[str, Any]) -> Samplin
 def _converted(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Python's and JSON's spellings of a value, as the strict models take them."""
     values = dict(fields)
+    if isinstance(prompt := values.get("prompt"), list | tuple):
+        problem = "give one text, or one prompt's token_ids; submit_many takes many jobs, one for each prompt"
+        raise InvalidRequest("prompt", prompt, problem)
     if isinstance(values.get("stop"), str):
         values["stop"] = (values["stop"],)
     for name in ("stop", "stop_token_ids", "token_ids", "messages"):

@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 from uuid import uuid4
 
@@ -21,6 +22,7 @@ from millstream.gateway.redis.gateway_calls import ChargeReply, Limits, charge, 
 from millstream.gateway.redis.gateway_redis import GatewayRedis
 from millstream.gateway.redis.tenant_keys import TenantKeys
 from millstream.openai.api_error import NO_RETRY, ApiError, retry_after
+from millstream.openai.prompt_list import listed_id, own_ids
 from millstream.wire.messages.job_messages import State
 
 KEEP_S = 86_400.0  # after which a job counts as under way no more, even if nobody has seen its end
@@ -38,16 +40,24 @@ class JobStates(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Charge:
-    """The charge of one POST. `made`: its job may be queued, and its tokens count until `settle`."""
+    """The charge of one POST, of `jobs` jobs. `made`: they may be queued, and their tokens count until
+    `settle`.
+    """
 
     caller: ApiKey
     post: IdempotentRequest
     tokens: int
+    jobs: int = 1
     made: bool = False
 
     @property
+    def name(self) -> str:
+        """Returns the one name of its jobs, by which they are found again."""
+        return listed_id(self.post.own_id, self.jobs)
+
+    @property
     def id(self) -> str:
-        return f"{self.post.own_id} {self.post.queue}"
+        return f"{self.name} {self.post.queue}"
 
 
 class RateLimits:
@@ -69,9 +79,11 @@ class RateLimits:
         caller, post = made.caller, made.post
         if not caller.is_limited:
             return
-        if (post.joined or post.once) and (await self._jobs.states(post.queue, [post.own_id]))[0] is not None:
-            made.made = True
-            return
+        if post.joined or post.once:
+            states = await self._jobs.states(post.queue, own_ids(made.name))
+            if any(state is not None for state in states):
+                made.made = True
+                return
         reply = await self._charge(caller, caller.limits, made.id, made.tokens, KEEP_S)
         headers |= _headers(caller, reply)
         if reply.refused_by:
@@ -136,16 +148,20 @@ class RateLimits:
 
     async def _ended(self, members: Iterable[str], missing: Collection[str]) -> list[str]:
         """Those whose jobs have ended; of `missing`, also those whose jobs do not exist."""
-        jobs: defaultdict[str, dict[str, str]] = defaultdict(dict)  # by queue: own id -> member
+        jobs: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)  # by queue: member -> own ids
+        left = LOOKED_AT
         for member in members:
-            own_id, _, queue = member.partition(" ")[2].partition(" ")
-            if queue:  # it is no batch, whose end takes it off
-                jobs[queue][own_id] = member
+            listed, _, queue = member.partition(" ")[2].partition(" ")
+            if queue and left > 0:  # it is no batch, whose end takes it off
+                jobs[queue][member] = own_ids(listed)
+                left -= len(jobs[queue][member])
         ended = []
         for queue, of_queue in jobs.items():
-            states = await self._jobs.states(queue, list(of_queue))
-            for member, state in zip(of_queue.values(), states, strict=True):
-                if (member in missing) if state is None else state.terminal:
+            names = list(chain.from_iterable(of_queue.values()))
+            states = dict(zip(names, await self._jobs.states(queue, names), strict=True))
+            for member, its in of_queue.items():
+                found = [states[own_id] for own_id in its]
+                if all(member in missing if state is None else state.terminal for state in found):
                     ended.append(member)
         return ended
 

@@ -6,16 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from millstream.client.session.options import MAX_PAYLOAD_BYTES
-from millstream.client.submit.requests import EncodedRequest, draft
+from millstream.client.submit.requests import EncodedRequest
 from millstream.errors import InvalidRequest, MillstreamError
 from millstream.gateway.auth.api_keys import ApiKey
 from millstream.gateway.http.json_body import json_object
+from millstream.gateway.queues.encoded_prompts import encoded_prompts
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.api_error import ApiError, api_error
+from millstream.openai.prompt_list import MOST_PROMPTS
 from millstream.openai.request_body import read_body
 from millstream.wire.keys import Lane
 
+PROMPT_BYTES = 512
 OF_GATEWAY = ("model", "stream", "stream_options", "service_tier")
 _LANES = {
     "auto": Lane.INTERACTIVE, "default": Lane.INTERACTIVE, "priority": Lane.INTERACTIVE, "flex": Lane.BATCH
@@ -24,11 +26,14 @@ _LANES = {
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """`model`: the name that the caller used, for the answer; None: there was none."""
+    """`model`: the name that the caller used, for the answer; None: there was none. `requests`: one for each
+    prompt; they differ in nothing else. `n`: the choices of each.
+    """
 
     endpoint: ApiEndpoint
     model: str | None
-    request: EncodedRequest
+    requests: tuple[EncodedRequest, ...]
+    n: int
     may_call: bool  # tools
     streamed: bool
     include_usage: bool
@@ -36,10 +41,28 @@ class CompletionRequest:
     ignored: tuple[str, ...] = ()  # names of fields without effect
 
     @property
+    def first(self) -> EncodedRequest:
+        return self.requests[0]
+
+    @property
+    def cost(self) -> int:
+        """Returns the estimated tokens of all."""
+        return sum(request.cost for request in self.requests)
+
+    @property
     def named(self) -> dict[str, str | None]:
         """The fields that the response repeats."""
         tier = {} if self.service_tier is None else {"service_tier": self.service_tier}
         return {"model": self.model, **tier}
+
+
+def reading_size(raw: bytes, endpoint: ApiEndpoint) -> int:
+    """Bytes to read, where a text or list of /v1/completions counts as PROMPT_BYTES more: it may be a prompt,
+    and so a request of its own.
+    """
+    if endpoint is ApiEndpoint.CHAT:
+        return len(raw)
+    return len(raw) + PROMPT_BYTES * min(MOST_PROMPTS, raw.count(b'"') // 2 + raw.count(b"["))
 
 
 def read_completion(raw: bytes, endpoint: ApiEndpoint, caller: ApiKey) -> CompletionRequest | ApiError:
@@ -71,10 +94,11 @@ def _completion_request(endpoint: ApiEndpoint, body: Mapping[str, Any], caller: 
     lane = _lane(given.get("service_tier"), caller)
     rest = {name: value for name, value in given.items() if name not in OF_GATEWAY}
     read = read_body(endpoint, rest, lane=lane, tenant=caller.tenant, queue="default")
-    request = read.request.model_copy(update={"stream": streamed})
-    encoded = draft({"request": request}, 0, MAX_PAYLOAD_BYTES)
-    tier = given.get("service_tier")
-    return CompletionRequest(endpoint, model, encoded, request.may_call, streamed, include_usage, tier)
+    one, tier = read.request, given.get("service_tier")
+    encoded = encoded_prompts([each.model_copy(update={"stream": streamed}) for each in read.requests])
+    return CompletionRequest(
+        endpoint, model, encoded, one.sampling.n, one.may_call, streamed, include_usage, tier
+    )
 
 
 def _include_usage(options: Any, streamed: bool) -> bool:

@@ -13,7 +13,11 @@ from millstream.gateway.auth.api_keys import ApiKey
 from millstream.gateway.auth.idempotency import IdempotentRequest
 from millstream.gateway.auth.rate_limits import Charge
 from millstream.gateway.completions.completion_job import CompletionJob
-from millstream.gateway.completions.completion_request import CompletionRequest, read_completion
+from millstream.gateway.completions.completion_request import (
+    CompletionRequest,
+    read_completion,
+    reading_size,
+)
 from millstream.gateway.completions.responders import Responder, StreamResponder, WholeResponder
 from millstream.gateway.context import GatewayContext
 from millstream.gateway.cpu_executor import UnexpectedError
@@ -42,7 +46,7 @@ class CompletionRoute:
             context.line.tenant = caller.tenant or None
             raw = await body_of(http, self.gateway.settings.max_body_bytes)
             request, served = await self._read(raw, caller)
-            own_id = own_id_of(request.request.kept_digest, served.shards)
+            own_id = own_id_of(request.first.kept_digest, served.shards)
             post = await self.gateway.idempotency.begin(
                 caller, self.endpoint, raw, served.queue, http.headers, own_id
             )
@@ -60,7 +64,8 @@ class CompletionRoute:
     async def _read(self, raw: bytes, caller: ApiKey) -> tuple[CompletionRequest, ServedQueue]:
         directory, run = self.gateway.directory, self.gateway.executor.run
         try:
-            request = await run(caller.tenant, len(raw), read_completion, raw, self.endpoint, caller)
+            size = reading_size(raw, self.endpoint)
+            request = await run(caller.tenant, size, read_completion, raw, self.endpoint, caller)
         except UnexpectedError as error:
             message = f"reading this request {error}"
             raise ApiError(400, message, "unreadable_request", headers=NO_RETRY) from None
@@ -76,24 +81,24 @@ class CompletionRoute:
             request = replace(request, model=served.queue)
         else:
             served = await directory.find(request.model, caller)
-        if not served.workers and request.request.lane is Lane.INTERACTIVE:
+        if not served.workers and request.first.lane is Lane.INTERACTIVE:
             message = f'no worker serves {served.queue!r} now; try again, or wait with "service_tier": "flex"'
             raise ApiError(503, message, "no_worker", headers=retry_after(RETRY_S))
-        if served.workers and not served.takes(request.request.version):
-            raise QueueMismatch(f"no worker of {served.queue!r} takes version {request.request.version}")
+        if served.workers and not served.takes(request.first.version):
+            raise QueueMismatch(f"no worker of {served.queue!r} takes version {request.first.version}")
         return request, served
 
     async def _answer(
         self, caller: ApiKey, request: CompletionRequest, post: IdempotentRequest, responder: Responder
     ) -> None:
         job, limits = CompletionJob(self.gateway, post), self.gateway.rate_limits
-        charge = Charge(caller, post, request.request.cost)
+        charge = Charge(caller, post, request.cost, len(request.requests))
         try:
             async with self.gateway.idempotency.tracked(post, job):
                 await limits.charge(charge, responder.context.headers)
-                job_id = await job.submit(request)
-                responder.context.line.queue, responder.context.line.job_id = post.queue, job_id
-                await responder.respond(request, post.queue, job_id)
+                await job.submit(request)
+                responder.context.line.queue, responder.context.line.job_id = post.queue, job.ids[0]
+                await responder.respond(request, job)
                 await limits.settle(charge)
         except (JobExpired, NotReady) as error:  # the deadline was the gateway's
             raise timeout(self.gateway.settings.timeout_s) from error

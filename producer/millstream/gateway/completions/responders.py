@@ -1,32 +1,37 @@
-"""Sends a job's answer to its client: whole, or as an event stream. Both raise ClientDisconnected."""
+"""Sends the answer of a request's jobs to its client: whole, or as an event stream. Both raise
+ClientDisconnected. The error of one job is that of the request, and the others are cancelled.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Send
 
 from millstream.client.session.ended_job import EndedJob
-from millstream.client.streaming.events import EndEvent, Event, RewindEvent, TokenEvent
-from millstream.errors import MillstreamError, ProtocolError
+from millstream.client.streaming.events import EndEvent, RewindEvent, TokenEvent
+from millstream.errors import JobError, JobFailed, MillstreamError, ProtocolError
+from millstream.gateway.completions.completion_job import CompletionJob
 from millstream.gateway.completions.completion_request import CompletionRequest
 from millstream.gateway.context import GatewayContext
 from millstream.gateway.cpu_executor import UnexpectedError
 from millstream.gateway.http.client_disconnect import until_disconnect
 from millstream.gateway.http.event_stream import DONE, EventStream, event
 from millstream.gateway.http.request_context import RequestContext
-from millstream.gateway.queues.queue_clients import QueueClient
 from millstream.openai.answer_body import answer_body, answer_id
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.api_error import NO_RETRY, ApiError, api_error, failure
 from millstream.openai.chunks import Chunks
-from millstream.wire.messages.job_messages import Result
+from millstream.openai.prompt_list import error_of_prompt, joined_result
+from millstream.wire.messages.job_messages import Result, State
 
-LATER_S = 5.0  # the job's own deadline is to end the wait
+LATER_S = 5.0  # the jobs' own deadline is to end the wait
+LEAST_BYTES = 512  # that the reading of a result counts as
 
 
 class Responder(ABC):
@@ -37,26 +42,36 @@ class Responder(ABC):
         self._gateway, self._receive, self._send = gateway, receive, send
 
     @abstractmethod
-    async def respond(self, request: CompletionRequest, queue: str, job_id: str) -> None:
+    async def respond(self, request: CompletionRequest, job: CompletionJob) -> None:
         """Raises ApiError, MillstreamError; if the response has begun, the client already has the error."""
 
 
 class WholeResponder(Responder):
-    async def respond(self, request: CompletionRequest, queue: str, job_id: str) -> None:
-        timeout_s = self._gateway.settings.timeout_s + LATER_S
-        wait = self._gateway.clients[queue].wait_ended(job_id, timeout_s)
-        ended = await until_disconnect(self._receive, wait)
+    async def respond(self, request: CompletionRequest, job: CompletionJob) -> None:
+        ends = await until_disconnect(self._receive, self._ended(job))
+        tenant, size = ends[0].record.tenant, sum(max(LEAST_BYTES, end.size) for end in ends)
         run = self._gateway.executor.run
         try:
-            body = await run(
-                ended.record.tenant, ended.size, whole_body, ended, request.endpoint, request.named
-            )
+            body = await run(tenant, size, whole_body, job.ids, ends, request.endpoint, request.named)
         except UnexpectedError as error:
             message = f"reading the stored answer {error}"
             raise ApiError(500, message, "unreadable", headers=NO_RETRY) from None
         if not isinstance(body, bytes):
             raise body
         await self._send_json(body)
+
+    async def _ended(self, job: CompletionJob) -> list[EndedJob]:
+        """The jobs when all have ended, or the one that was not completed. Raises NotFound, NotReady."""
+        timeout_s = self._gateway.settings.timeout_s + LATER_S
+        found: dict[str, EndedJob] = {}
+        async with aclosing(job.client.ended(job.ids, timeout_s)) as ended:
+            async for job_id, end in ended:
+                if isinstance(end, JobError):
+                    raise end
+                if end.record.state is not State.COMPLETED and await job.ends_by(end.record.state):
+                    return [end]
+                found[job_id] = end
+        return [found[job_id] for job_id in job.ids]
 
     async def _send_json(self, body: bytes) -> None:
         response = Response(body, media_type="application/json")
@@ -67,27 +82,40 @@ class WholeResponder(Responder):
 
 
 def whole_body(
-    ended: EndedJob, endpoint: ApiEndpoint, named: Mapping[str, str | None]
-) -> bytes | MillstreamError:
-    """The response to a request of this job, or its error without the partial result."""
-    try:
-        end = ended.read()
-    except ProtocolError as error:
-        return error
-    if isinstance(end, Result):
-        return bytes(JSONResponse(answer_body(endpoint, ended.record.job_id, end) | dict(named)).body)
-    if isinstance(result := getattr(end, "result", None), Result):
-        end.__dict__["result"] = result.model_copy(update={"choices": ()})
+    job_ids: Sequence[str], ends: Sequence[EndedJob], endpoint: ApiEndpoint, named: Mapping[str, str | None]
+) -> bytes | MillstreamError | ApiError:
+    """The response to a request of these jobs, or the error of one without the partial result."""
+    results = []
+    for ended in ends:
+        try:
+            end = ended.read()
+        except ProtocolError as error:
+            return error
+        if not isinstance(end, Result):
+            return _error_of(end, job_ids.index(ended.record.job_id), len(job_ids))
+        results.append(end)
+    body = answer_body(endpoint, job_ids[0], joined_result(results))
+    return bytes(JSONResponse(body | dict(named)).body)
+
+
+def _error_of(end: JobError, place: int, prompts: int) -> JobError | ApiError:
+    result = getattr(end, "result", None)
+    if not isinstance(result, Result):
+        return end
+    if isinstance(end, JobFailed) and result.error is not None:
+        return failure(error_of_prompt(result.error, place, prompts))
+    end.__dict__["result"] = result.model_copy(update={"choices": ()})
     return end
 
 
 class StreamResponder(Responder):
-    async def respond(self, request: CompletionRequest, queue: str, job_id: str) -> None:
+    _first = True  # no token has come yet
+
+    async def respond(self, request: CompletionRequest, job: CompletionJob) -> None:
         stream = EventStream(self._send)
-        client = self._gateway.clients[queue]
         try:
             with self._gateway.metrics.streams.track_inprogress():
-                work = self._tell(stream, request, client, job_id)
+                work = self._tell(stream, request, job)
                 await until_disconnect(self._receive, stream.pinged(work))
         except (MillstreamError, ApiError) as error:
             if stream.begun:
@@ -96,35 +124,54 @@ class StreamResponder(Responder):
             raise
         await stream.end(DONE)  # behind the wait: the end of an answer looks like its client's departure
 
-    async def _tell(
-        self, stream: EventStream, request: CompletionRequest, client: QueueClient, job_id: str
-    ) -> None:
-        head = {"id": answer_id(request.endpoint, job_id), "created": int(time.time()), **request.named}
-        chunks = Chunks(
-            request.endpoint, head, may_call=request.may_call, include_usage=request.include_usage
-        )
-        async with aclosing(client.stream(job_id)) as events:
-            await self._write_all(stream, chunks, events)
+    async def _tell(self, stream: EventStream, request: CompletionRequest, job: CompletionJob) -> None:
+        head = {"id": answer_id(request.endpoint, job.ids[0]), "created": int(time.time()), **request.named}
+        chunks = [
+            Chunks(
+                request.endpoint,
+                head,
+                may_call=request.may_call,
+                include_usage=request.include_usage,
+                first=place * request.n,
+            )
+            for place in range(len(job.ids))
+        ]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for place, own in enumerate(chunks):
+                    group.create_task(self._tell_one(stream, own, job, place))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
         if request.include_usage:
-            await stream.write(event(chunks.of_usage(await client.usage(job_id))))
+            await stream.write(event(chunks[0].of_usage(await job.client.usage(job.ids))))
 
-    async def _write_all(self, stream: EventStream, chunks: Chunks, events: AsyncIterator[Event]) -> None:
-        first = True
-        async for one in events:
-            match one:
-                case TokenEvent():
-                    if data := b"".join(map(event, chunks.of(one.choices))):
-                        await stream.write(data)
-                    if first:
-                        self._gateway.metrics.first_event.observe(time.monotonic() - self.context.began_s)
-                        first = False
-                case RewindEvent():
-                    message = (
-                        "this answer begins anew: the queue's server lost a part of it, or another model has "
-                        "the queue now; send the request again"
-                    )
-                    raise ApiError(500, message, "stream_rewound", headers=NO_RETRY)
-                case EndEvent():
-                    if one.error is not None:
-                        raise failure(one.error)
-                    one.raise_for_state()
+    async def _tell_one(self, stream: EventStream, chunks: Chunks, job: CompletionJob, place: int) -> None:
+        async with aclosing(job.client.stream(job.ids[place])) as events:
+            async for one in events:
+                match one:
+                    case TokenEvent():
+                        await self._write(stream, b"".join(map(event, chunks.of(one.choices))))
+                    case RewindEvent():
+                        message = (
+                            "this answer begins anew: the queue's server lost a part of it, or another model "
+                            "has the queue now; send the request again"
+                        )
+                        raise ApiError(500, message, "stream_rewound", headers=NO_RETRY)
+                    case EndEvent():
+                        await _check_end(one, job, place)
+
+    async def _write(self, stream: EventStream, data: bytes) -> None:
+        if data:
+            await stream.write(data)
+        if self._first:
+            self._gateway.metrics.first_event.observe(time.monotonic() - self.context.began_s)
+            self._first = False
+
+
+async def _check_end(end: EndEvent, job: CompletionJob, place: int) -> None:
+    """Raises the error of a job that was not completed."""
+    if end.state is State.COMPLETED or not await job.ends_by(end.state):
+        return
+    if end.error is not None:
+        raise failure(error_of_prompt(end.error, place, len(job.ids)))
+    end.raise_for_state()

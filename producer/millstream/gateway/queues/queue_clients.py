@@ -11,7 +11,8 @@ from millstream.client.async_client import AsyncClient
 from millstream.client.jobs import wait_jobs
 from millstream.client.session.ended_job import EndedJob, result_without_choices
 from millstream.client.session.queue_status import QueueStatus, queue_status
-from millstream.errors import JobError, ProtocolError
+from millstream.errors import JobError, NotFound, ProtocolError
+from millstream.openai.prompt_list import joined_usage
 from millstream.wire.messages.job_messages import State, Usage
 from millstream.wire.messages.record import log_entry, merged_choices
 
@@ -27,13 +28,6 @@ class QueueClient(AsyncClient):
         """Yields as `as_completed`, but unread; an error for a job that does not exist, or is late."""
         return wait_jobs.ended(self._jobs, job_ids, timeout_s)
 
-    async def wait_ended(self, job_id: str, timeout_s: float) -> EndedJob:
-        """Returns the job when it has ended. Raises NotFound, NotReady."""
-        [end] = [end async for _, end in self.ended([job_id], timeout_s)]
-        if isinstance(end, JobError):
-            raise end
-        return end
-
     async def states(self, own_ids: Sequence[str]) -> list[State | None]:
         """Returns the jobs' states; None for one that does not exist."""
         return await self._jobs.states(own_ids)
@@ -42,10 +36,15 @@ class QueueClient(AsyncClient):
         """Returns the queue's status without its tenants, whom a gateway shows to nobody."""
         return await queue_status(self._jobs, tenants=False)
 
-    async def usage(self, job_id: str) -> Usage:
-        """Returns the usage of an ended job. Raises NotFound, ProtocolError."""
-        result = result_without_choices(await self._jobs.record(job_id))
-        return result.usage if result is not None else Usage()
+    async def usage(self, job_ids: Sequence[str]) -> Usage:
+        """Returns the usage of ended jobs together. Raises NotFound, ProtocolError."""
+        usages = []
+        for job_id, record in zip(job_ids, await self._jobs.read(job_ids), strict=True):
+            if record is None:
+                raise NotFound(job_id)
+            result = result_without_choices(record)
+            usages.append(result.usage if result is not None else Usage())
+        return joined_usage(usages)
 
     async def new_tokens(self, cursors: Mapping[str, str | None]) -> dict[str, tuple[str, int]]:
         """Counts the output tokens in the jobs' logs behind these cursors, a part of a long log at once.

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 
 from millstream.errors import ProtocolError
 from millstream.gateway.redis.batch_calls import PartCounts
+from millstream.openai.prompt_list import listed_id, own_ids
 
 T = TypeVar("T")
 FOLDER = "batches"  # of the store of files
@@ -128,9 +129,9 @@ class BatchRecord:
         """The model that all its lines name; None if they name several."""
         return next(iter(self.models)) if self.models and len(self.models) == 1 else None
 
-    def own_id(self, line: int) -> str:
-        """Returns the own id of the job of this input line."""
-        return f"b{self.id.removeprefix(PREFIX)}-{line}"
+    def own_ids(self, line: int, prompts: int = 1) -> list[str]:
+        """Returns the own ids of the jobs of this input line, one for each of its prompts."""
+        return own_ids(listed_id(f"b{self.id.removeprefix(PREFIX)}-{line}", prompts))
 
     def file_id(self, kind: RowKind) -> str:
         """Returns the same id each time, so that a gateway that finalizes again makes no second file."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
 from millstream.batch.files.input_lines import InputLine
+from millstream.batch.rows.line_ends import LineEnds
 from millstream.client.session.ended_job import EndedJob
-from millstream.errors import JobError, NotFound, NotReady
+from millstream.errors import JobError
 from millstream.gateway.batches.records.batch_record import BatchRecord
 from millstream.gateway.batches.runner.finished_rows import CloseReason, FinishedRow, closed_row, row_of
 from millstream.gateway.batches.runner.line_reader import EncodedLine, LineReader
@@ -53,19 +54,23 @@ class LineCloser:
 
     async def _end(self, queue: str, rows: list[EncodedLine], closing: CloseReason, give_up_s: float) -> None:
         client = self._clients[queue]
-        jobs = {self._batch.own_id(row.line): row for row in rows}
+        jobs = {own_id: row for row in rows for own_id in self._batch.own_ids(row.line, row.prompts)}
+        lines: LineEnds[EncodedLine, EndedJob | JobError] = LineEnds(jobs)
         await client.cancel_many(jobs)
         timeout_s = max(0.0, give_up_s - time.monotonic())
         async with aclosing(client.ended(jobs, timeout_s)) as ended:
             async for own_id, end in ended:
-                row = await self._row(jobs[own_id], own_id, end, closing)
-                await self._parts.add(row, client, own_id)
+                line = lines.end(own_id, end)
+                if not line.left:
+                    row = await self._row(line.row, line.ends, closing)
+                    await self._parts.add(row, client, line.ids)
 
     async def _row(
-        self, row: EncodedLine, job_id: str, end: EndedJob | JobError, closing: CloseReason
+        self, row: EncodedLine, ends: Sequence[EndedJob | JobError], closing: CloseReason
     ) -> FinishedRow:
-        if isinstance(end, NotReady | NotFound):
+        ended = [end for end in ends if isinstance(end, EndedJob) and end.record.state not in _STOPPED]
+        if failed := [end for end in ended if end.record.state is State.FAILED]:
+            return await row_of(row, failed, self._executor)
+        if len(ended) < len(ends):
             return closed_row(row, closing)
-        if isinstance(end, EndedJob) and end.record.state in _STOPPED:
-            return closed_row(row, closing)
-        return await row_of(row, job_id, end, self._executor)
+        return await row_of(row, ended, self._executor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from millstream.batch.rows import row_digests
 from millstream.batch.rows.batch_lines import BatchRow
 from millstream.batch.rows.faults import LineFault
+from millstream.batch.rows.line_ends import joined_end
 from millstream.batch.rows.output_rows import answer_row, failure_row, fault_row, refusal_row
 from millstream.client.session.ended_job import EndedJob
 from millstream.errors import JobError, JobFailed, MillstreamError, ProtocolError
@@ -40,32 +41,40 @@ class FinishedRow:
     usage: Usage = _NO_USAGE
 
 
-async def row_of(row: BatchRow, job_id: str, end: EndedJob | JobError, executor: CpuExecutor) -> FinishedRow:
-    """Returns the row of an ended job; a long one is read beside the loop."""
-    if isinstance(end, JobError):
-        return _failed_row(row, job_id, end)
+async def row_of(row: BatchRow, ends: Sequence[EndedJob | JobError], executor: CpuExecutor) -> FinishedRow:
+    """Returns the row of a line whose jobs have ended so; a long one is read beside the loop."""
+    ended = []
+    for end in ends:
+        if isinstance(end, JobError):
+            return _failed_row(row, end)
+        ended.append(end)
+    tenant, size = ended[0].record.tenant, sum(end.size for end in ended)
     try:
-        return await executor.run(end.record.tenant, end.size, ended_row, row, end)
+        return await executor.run(tenant, size, ended_row, row, ended)
     except UnexpectedError as error:
         message = f"reading the stored answer {error}"
-        return _failed_row(row, job_id, JobFailed(job_id, UNREADABLE, message))
+        return _failed_row(row, JobFailed(ended[0].record.job_id, UNREADABLE, message))
 
 
-def ended_row(row: BatchRow, ended: EndedJob) -> FinishedRow:
-    """Returns the row of an ended job. A cut answer counts as an answer: its choice says that it was cut."""
-    job_id = ended.record.job_id
-    try:
-        end = ended.read()
-    except ProtocolError as error:
-        end = JobFailed(job_id, UNREADABLE, f"the stored answer cannot be read: {error}")
+def ended_row(row: BatchRow, ends: Sequence[EndedJob]) -> FinishedRow:
+    """Returns the row of ended jobs. A cut answer counts as an answer: its choice says that it was cut."""
+    end = joined_end([_read(ended) for ended in ends])
     if isinstance(end, Result):
-        data = _encoded(answer_row(row, job_id, end))
+        data = _encoded(answer_row(row, ends[0].record.job_id, end))
         return FinishedRow(row.line, RowKind.OUTPUT, data, "completed", end.usage)
-    return _failed_row(row, job_id, end)
+    return _failed_row(row, end)
 
 
-def _failed_row(row: BatchRow, job_id: str, end: JobError) -> FinishedRow:
-    return FinishedRow(row.line, RowKind.ERROR, _encoded(failure_row(row, job_id, end)), "failed")
+def _read(ended: EndedJob) -> Result | JobError:
+    try:
+        return ended.read()
+    except ProtocolError as error:
+        problem = f"the stored answer cannot be read: {error}"
+        return JobFailed(ended.record.job_id, UNREADABLE, problem)
+
+
+def _failed_row(row: BatchRow, end: JobError) -> FinishedRow:
+    return FinishedRow(row.line, RowKind.ERROR, _encoded(failure_row(row, end.job_id, end)), "failed")
 
 
 def refused_row(row: BatchRow, error: MillstreamError) -> FinishedRow:

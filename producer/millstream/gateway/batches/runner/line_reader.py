@@ -10,12 +10,12 @@ from typing import Any
 from millstream.batch.files.input_lines import MAX_LINE_BYTES, InputLine
 from millstream.batch.rows.batch_lines import BatchRow, custom_id_of, parse, read_row
 from millstream.batch.rows.faults import FaultCode, LineFault, fault_of_body, invalid
-from millstream.client.session.options import MAX_PAYLOAD_BYTES
-from millstream.client.submit.requests import EncodedRequest, draft
+from millstream.client.submit.requests import EncodedRequest
 from millstream.errors import InvalidRequest
 from millstream.gateway.auth.api_keys import ApiKey
 from millstream.gateway.batches.records.batch_record import BatchRecord
 from millstream.gateway.cpu_executor import CpuExecutor, UnexpectedError
+from millstream.gateway.queues.encoded_prompts import encoded_prompts
 from millstream.gateway.queues.queue_directory import QueueDirectory
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.api_error import ApiError
@@ -24,11 +24,11 @@ from millstream.wire.keys import Lane
 
 @dataclass(frozen=True, slots=True)
 class EncodedLine(BatchRow):
-    """A valid line, whose request can be sent. `queue`: until it is found, the model. `logprobs`: it asks for
-    them, so that its job's log is long.
+    """A valid line, whose requests can be sent, one for each prompt. `queue`: until it is found, the model.
+    `logprobs`: it asks for them, so that its jobs' logs are long.
     """
 
-    request: EncodedRequest
+    requests: tuple[EncodedRequest, ...]
     logprobs: bool = False
 
 
@@ -83,14 +83,18 @@ def read_line(data: bytes, number: int, endpoint: str, tenant: str) -> EncodedLi
             raise invalid("url", fields.get("url"), f"this batch is of {endpoint}", "mismatched_url")
         row = read_row(number, custom_id, fields, lane=Lane.BATCH, tenant=tenant, queue="default")
         model = _model(fields["body"].get("model"))
-        request = draft({"request": row.request}, 0, MAX_PAYLOAD_BYTES)
+        requests = encoded_prompts(row.requests)
     except InvalidRequest as error:
         return _of(custom_id, fault_of_body(error))
     except LineFault as fault:
         return _of(custom_id, fault)
     made = ApiEndpoint(endpoint)
     logprobs = row.request.sampling.logprobs
-    return EncodedLine(number, custom_id, made, model, row.digest, request, logprobs, size=len(data))
+    # the requests of several prompts repeat what the line has once
+    size = len(data) if row.prompts == 1 else sum(len(one.payload) for one in requests)
+    return EncodedLine(
+        number, custom_id, made, model, row.digest, requests, logprobs, size=size, prompts=row.prompts
+    )
 
 
 def _of(custom_id: str | None, fault: LineFault) -> LineFault:

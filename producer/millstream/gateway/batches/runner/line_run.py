@@ -11,13 +11,16 @@ from typing import NoReturn
 
 from millstream.batch.files.input_lines import InputLine
 from millstream.batch.rows.faults import LineFault
+from millstream.batch.rows.line_ends import LineEnds, LineJobs, cancel_rest, outcomes_by_row, refusal_of
 from millstream.batch.run.window import Window
 from millstream.client.session.ended_job import EndedJob
 from millstream.client.session.run_while import run_while
+from millstream.client.submit.requests import JobFields
 from millstream.client.submit.submission import Outcome, Submitted
 from millstream.errors import (
     AccessDenied,
     Conflict,
+    JobError,
     MillstreamError,
     NotFound,
     QueueFull,
@@ -97,10 +100,10 @@ class LineRun:
         """Rows of one queue each; every row holds its place in the window."""
         waiting: dict[str, list[EncodedLine]] = {}
         async for row in unwritten_rows(lines, self._reader, self._parts):
-            if not self._window.try_enter(row.size):  # the window is full: send the rows at hand first
+            if not self._window.try_enter(row.size, row.prompts):  # it is full: send the rows at hand first
                 for queue in list(waiting):
                     yield queue, waiting.pop(queue)
-                await self._window.enter(row.size)
+                await self._window.enter(row.size, row.prompts)
             waiting.setdefault(row.queue, []).append(row)
             if len(waiting[row.queue]) == CHUNK_ROWS:
                 yield row.queue, waiting.pop(row.queue)
@@ -111,63 +114,75 @@ class LineRun:
         for attempt in range(1, MAX_ROUNDS + 1):
             jobs = await self._submit(client, rows)
             self._live.begin(client, (job_id for job_id, row in jobs.items() if self._shows_live(row)))
+            lines: LineEnds[EncodedLine, EndedJob | JobError] = LineEnds(jobs)
             rows = []
             async with aclosing(client.ended(list(jobs))) as ended:
                 async for job_id, end in ended:
-                    row = jobs.pop(job_id)
-                    if isinstance(end, NotFound) and attempt < MAX_ROUNDS:  # the server was emptied
-                        rows.append(row)
-                        continue
+                    del jobs[job_id]
+                    line = lines.end(job_id, end)
                     if isinstance(end, EndedJob) and end.record.state is State.EXPIRED:
                         raise BatchInterrupted  # its deadline was the batch's
-                    finished = await row_of(row, job_id, end, self._executor)
-                    self._live.end(job_id)
-                    await self._parts.add(finished, client, job_id)
-                    self._window.leave(row.size)
-                    self.answered += 1
-                    self._progress_s = time.monotonic()
+                    if line.left:
+                        if isinstance(end, EndedJob) and end.record.state is not State.COMPLETED:
+                            await cancel_rest(client, line.left)
+                    elif attempt < MAX_ROUNDS and any(isinstance(one, NotFound) for one in line.ends):
+                        rows.append(line.row)  # the server was emptied
+                    else:
+                        await self._end(client, line)
             if not rows:
                 return
+
+    async def _end(self, client: QueueClient, line: LineJobs[EncodedLine, EndedJob | JobError]) -> None:
+        finished = await row_of(line.row, line.ends, self._executor)
+        for job_id in line.ids:
+            self._live.end(job_id)
+        await self._parts.add(finished, client, line.ids)
+        self._window.leave(line.row.size, line.row.prompts)
+        self.answered += 1
+        self._progress_s = time.monotonic()
 
     def _shows_live(self, row: EncodedLine) -> bool:
         return not row.logprobs and not self._parts.is_counted(row.line)
 
     async def _submit(self, client: QueueClient, rows: list[EncodedLine]) -> dict[str, EncodedLine]:
-        """The rows' jobs by id, once the queue has all of them. A conflict is with a job that an earlier
-        version of the gateway submitted for the same line.
+        """The rows' jobs by id, once the queue has all of them, those of one row in the order of its prompts.
+        A conflict is with a job that an earlier version of the gateway submitted for the same line.
         """
         jobs: dict[str, EncodedLine] = {}
         while rows:
             again: list[EncodedLine] = []
-            for row, outcome in zip(rows, await self._outcomes(client, rows), strict=True):
-                match outcome:
-                    case Submitted(id=job_id) | Conflict(job_id=job_id):
-                        jobs[job_id] = row
+            for row, outcomes in outcomes_by_row(rows, await self._outcomes(client, rows)):
+                taken = [one for one in outcomes if isinstance(one, Submitted | Conflict)]
+                job_ids = [one.id if isinstance(one, Submitted) else one.job_id for one in taken]
+                match refusal_of(one for one in outcomes if not isinstance(one, Conflict)):
+                    case None:
+                        jobs |= dict.fromkeys(job_ids, row)
                         self._progress_s = time.monotonic()
                     case QueueFull() | Unavailable() | QueueMismatch():
                         again.append(row)
-                    case AccessDenied():
-                        raise outcome
-                    case _:
-                        await self._parts.add(refused_row(row, outcome))
-                        self._window.leave(row.size)
+                    case AccessDenied() as refusal:
+                        raise refusal
+                    case refusal:
+                        await cancel_rest(client, job_ids)
+                        await self._parts.add(refused_row(row, refusal))
+                        self._window.leave(row.size, row.prompts)
             rows = again
             if rows:
                 await asyncio.sleep(AGAIN_S)
         return jobs
 
     async def _outcomes(self, client: QueueClient, rows: list[EncodedLine]) -> list[Outcome]:
+        """One for each job of each row."""
         deadline_s = max(1.0, self._lease.left_s)
+        jobs: list[JobFields] = [
+            {"request": request, "id": own_id, "deadline_s": deadline_s}
+            for row in rows
+            for request, own_id in zip(row.requests, self._batch.own_ids(row.line, row.prompts), strict=True)
+        ]
         try:
-            return await client.submit_many(
-                [
-                    {"request": row.request, "id": self._batch.own_id(row.line), "deadline_s": deadline_s}
-                    for row in rows
-                ],
-                wait_s=ROOM_S,
-            )
+            return await client.submit_many(jobs, wait_s=ROOM_S)
         except (QueueMismatch, Unavailable) as error:  # before any row was sent
-            return [error] * len(rows)
+            return [error] * len(jobs)
 
 
 async def unwritten_rows(

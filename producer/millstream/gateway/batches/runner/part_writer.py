@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter, defaultdict
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,8 +93,10 @@ class PartWriter:
         """True if the line's row is counted already: it is computed again, as its part was lost."""
         return any(line in lines for lines in self._lost.values())
 
-    async def add(self, row: FinishedRow, client: AsyncClient | None = None, job_id: str = "") -> None:
-        """`client` and `job_id`: the job that is not needed any more. Raises LeaseLost, MillstreamError."""
+    async def add(
+        self, row: FinishedRow, client: AsyncClient | None = None, job_ids: Sequence[str] = ()
+    ) -> None:
+        """`client` and `job_ids`: jobs that are not needed any more. Raises LeaseLost, MillstreamError."""
         if row.line in self.written:
             return
         self.written.add(row.line)
@@ -102,7 +104,7 @@ class PartWriter:
         held = self._held if lost is None else self._restored[lost]
         held.add(row)
         if client is not None:
-            held.jobs[client].append(job_id)
+            held.jobs[client] += job_ids
         if lost is not None:
             await self._restore_if_whole(lost, row.line)
         elif held.bytes >= PART_BYTES:

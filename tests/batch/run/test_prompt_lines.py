@@ -1,0 +1,152 @@
+"""Lines with lists of prompts: a job for each, one row, and no job that nobody finds again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Self
+
+import pytest
+from support.batch_files import BatchFiles
+from support.workers.answering_worker import answering, completion, read_rows
+from support.workers.counting_worker import until
+
+from millstream import AsyncClient, ErrorInfo, PromptTokens, Result
+from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.journal import Journal
+from millstream.batch.files.runfile import line_digest_of
+from millstream.batch.input_check import InputCheck
+from millstream.batch.line_counts import LineCounts
+from millstream.batch.rows.batch_lines import read_row
+from millstream.batch.run.run_options import RunOptions
+from millstream.batch.run_cancellation import Cancelled, cancel_jobs
+from millstream.errors import JobFailed
+from millstream.wire.keys import Lane
+
+LINES = [completion("a", ["one", "two", "three"], n=1), completion("b", [[1, 2]]), completion("c", "text")]
+
+
+def texts(place: BatchFiles) -> dict[str, list[tuple[int, str]]]:
+    """The choices of each row."""
+    bodies = {row["custom_id"]: row["response"]["body"] for row in read_rows(place.out)}
+    return {own: [(one["index"], one["text"]) for one in body["choices"]] for own, body in bodies.items()}
+
+
+ANSWERS = {"a": [(0, "ONE"), (1, "TWO"), (2, "THREE")], "b": [(0, "(1, 2)")], "c": [(0, "TEXT")]}
+
+
+async def test_a_list_is_one_row_with_all_choices(place: BatchFiles) -> None:
+    place.write(*LINES)
+    with answering(place.server.url) as worker:
+        summary = await place.run()
+        assert worker.computed_once() == 5
+    assert texts(place) == ANSWERS
+    assert (summary.completed, summary.failed, summary.work.rows) == (3, 0, 3)
+    usage = next(row["response"]["body"]["usage"] for row in read_rows(place.out) if row["custom_id"] == "a")
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (3, len("ONETWOTHREE"))
+    assert not place.states()
+
+
+async def test_the_window_counts_the_jobs_of_lists(place: BatchFiles) -> None:
+    place.write(*(completion(f"l{i}", [f"{i} {j}" for j in range(3)]) for i in range(4)), LINES[2])
+    with answering(place.server.url) as worker:
+        worker.gate.clear()
+        running = asyncio.create_task(place.run(RunOptions(window=7)))
+        await until(lambda: place.queued() >= 6)
+        for _ in range(20):  # the run has every chance to submit more
+            await asyncio.sleep(0)
+        assert place.queued() == 6
+        worker.gate.set()
+        assert (await running).completed == 5
+        assert worker.computed_once() == 13
+
+
+async def test_the_failure_of_a_prompt_is_that_of_its_line(place: BatchFiles) -> None:
+    """The others are cancelled: they wait behind it."""
+    place.write(completion("a", ["one", "please fail", *(f"text {i}" for i in range(9))]), LINES[2])
+    with answering(place.server.url) as worker:
+        summary = await place.run()
+        assert (summary.completed, summary.failed) == (1, 1)
+        assert "model_refused" in str(summary.causes)
+        assert place.faults() == [(1, "model_refused", "body.prompt[1]")]
+        assert texts(place) == {"c": ANSWERS["c"]}
+        before = worker.computed_once()
+        await place.run(retry="failed")  # as new jobs
+        assert worker.computed_once() > before
+
+
+async def test_a_resumed_run_finds_all_jobs_of_a_list(place: BatchFiles) -> None:
+    place.write(*LINES)
+    with answering(place.server.url) as worker:
+        worker.after = 2  # the first line is answered in part
+        running = asyncio.create_task(place.run())
+        await until(lambda: worker.full_stop.is_set())
+        running.cancel()
+        await asyncio.wait([running])
+        assert texts(place) == {}
+        worker.gate.set()
+        assert (await place.run()).completed == 3
+        assert worker.computed_once() == 5
+    assert texts(place) == ANSWERS
+
+
+async def test_all_jobs_of_a_list_are_cancelled_and_redone(place: BatchFiles) -> None:
+    place.write(LINES[0])
+    row = read_row(1, "a", LINES[0], lane=Lane.BATCH, tenant="")
+    with Journal(place.out) as journal:
+        listed = journal.own_id(row.digest, row.prompts)
+        assert line_digest_of(listed) == row.digest
+    running = asyncio.create_task(place.run())
+    await until(lambda: place.queued() == 3)
+    running.cancel()
+    await asyncio.wait([running])
+    async with AsyncClient(place.server.url) as client:
+        with Journal(place.out) as journal:
+            assert list(journal.under_way) == [listed]
+            assert await cancel_jobs(client, journal, journal.under_way) == Cancelled(cancelled=3)
+            assert not journal.under_way
+    with answering(place.server.url) as worker:
+        assert (await place.run()).completed == 1
+        assert worker.computed_once() == 3
+        assert all(job_id.partition(".")[2].endswith(f".1-{i}") for i, job_id in enumerate(worker.answered))
+
+
+async def test_equal_lists_are_computed_once(place: BatchFiles) -> None:
+    same: dict[str, Any] = {"prompt": ["one", "two"], "temperature": 0}
+    other = same | {"prompt": ["two", "one"]}
+    place.write(completion("a", **same), completion("b", **same), completion("c", **other))
+    with answering(place.server.url) as worker:
+        summary = await place.run()
+        assert worker.computed_once() == 4
+    assert (summary.completed, summary.reused) == (3, 1)
+    assert texts(place) == {key: [(0, "ONE"), (1, "TWO")] for key in "ab"} | {"c": [(0, "TWO"), (1, "ONE")]}
+
+
+class Counting(AsyncClient):
+    """Its workers count a token for each character, and hold 100."""
+
+    def with_queue(self, _: str) -> Self:
+        return self
+
+    async def count(self, *_: Any, **__: Any) -> PromptTokens:
+        return PromptTokens(1)
+
+    async def count_many(self, requests: Any, timeout_s: float | None = None) -> Any:
+        return [self._one(one["request"].prompt) for one in requests]
+
+    def _one(self, prompt: str) -> PromptTokens | JobFailed:
+        if len(prompt) <= 100:
+            return PromptTokens(len(prompt))
+        error = ErrorInfo(code="bad_request", message="prompt: too long", field="prompt")
+        return JobFailed("0-a", error.code, error.message, Result(error=error))
+
+
+@pytest.mark.parametrize(("prompts", "bad"), [(["one", "two"], 0), (["one", "x" * 200], 1)])
+async def test_a_check_counts_all_prompts(place: BatchFiles, prompts: list[str], bad: int) -> None:
+    place.write(completion("a", prompts))
+    found = InputCheck(options := RunOptions())
+    with InputFile(place.source) as source:
+        found.take(source, "IN")
+    counts = LineCounts(Counting(place.server.url), found, options)
+    await counts.take(place.source)
+    assert (found.bad, counts.tokens, found.findings.output_tokens) == ((1, 0, 0) if bad else (0, 6, 32))
+    assert [one.field for one in found.shown] == ["prompt[1]"] * bad
