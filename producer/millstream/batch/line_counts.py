@@ -12,6 +12,7 @@ from millstream.batch.rows.faults import LineFault, fault_of_body
 from millstream.batch.run.run_options import RunOptions
 from millstream.client.async_client import AsyncClient
 from millstream.errors import InvalidRequest, JobFailed, MillstreamError
+from millstream.openai.api_error import failure
 from millstream.openai.request_body import DEFAULT_QUEUE
 from millstream.wire.messages.job_messages import Result
 
@@ -83,8 +84,9 @@ class LineCounts:
 def _fault(error: MillstreamError) -> LineFault:
     """The reason why the line cannot run. Raises the error if it is none of the line's."""
     if isinstance(error, JobFailed) and isinstance(error.result, Result) and error.result.error:
-        told = error.result.error
-        return LineFault(told.code, told.message, told.field)
+        told = failure(error.result.error)
+        named = f"body.{told.param}" if told.param else None
+        return LineFault(error.reason, told.message, named)
     if isinstance(error, InvalidRequest):
         return fault_of_body(error)
     raise error

@@ -49,9 +49,9 @@ class Causes:
 
 
 def _text(row: Mapping[str, Any]) -> str:
-    """The row's message without its line and job, which differ in each; with the field."""
+    """The row's message without its line and job, which differ in each; with the field, or a job's code."""
     error, response = row["error"], row["response"] or {}
     text = error["message"].removeprefix(f"line {error['line']}: ")
     text = text.removeprefix(f"{response.get('request_id')}: ")
-    field = error["param"]
-    return text if field is None or text.startswith(field) else f"{field}: {text}"
+    begin = error["param"] or (error["code"] if row["response"] else "")
+    return text if text.startswith(begin.removeprefix("body.")) else f"{begin}: {text}"
