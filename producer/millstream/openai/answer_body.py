@@ -155,8 +155,8 @@ def completion_logprobs(choice: Choice | ChoiceDelta, offset: int = 0) -> dict[s
 def _top_logprobs(drawn: TokenLogprob) -> dict[str, float]:
     """Returns the likeliest tokens and the sampled one; of tokens with one text the likeliest."""
     found: dict[str, float] = {}
-    for one in (*drawn.top, drawn):
-        found.setdefault(one.token, one.logprob)
+    for token, logprob in (*((top.token, top.logprob) for top in drawn.top), (drawn.token, drawn.logprob)):
+        found.setdefault(token, logprob)
     return found
 
 

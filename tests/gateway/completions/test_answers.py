@@ -86,6 +86,8 @@ async def test_a_real_worker_answers_whole_and_streamed(
         with pytest.raises(openai.BadRequestError, match="400 - max_tokens: ") as caught:
             await client.chat.completions.create(**ask | {"max_tokens": 10**6}, stream=True)
         assert caught.value.param == "max_tokens"  # which only the worker can tell
+        assert caught.value.code == "context_length_exceeded"
+        assert "This model's maximum context length is" in str(caught.value)  # litellm's words for it
 
 
 async def data_of(lines: AsyncIterator[str]) -> str:

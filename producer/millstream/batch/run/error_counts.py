@@ -54,4 +54,5 @@ def _text(row: Mapping[str, Any]) -> str:
     text = error["message"].removeprefix(f"line {error['line']}: ")
     text = text.removeprefix(f"{response.get('request_id')}: ")
     begin = error["param"] or (error["code"] if row["response"] else "")
-    return text if text.startswith(begin.removeprefix("body.")) else f"{begin}: {text}"
+    is_named = text.startswith((begin, begin.removeprefix("body.")))  # a job's by the field of its POST
+    return text if is_named else f"{begin}: {text}"
