@@ -34,7 +34,9 @@ from millstream.openai.request_body import KNOWN_FIELDS, UNSUPPORTED_FIELDS
 from millstream.wire.keys import Lane
 
 OWN_FILE, OWN_NOTES = "own file", "own notes"  # stand for ids: of a file for batches, and of another one
-OPEN = {"GET /healthz", "GET /readyz", "GET /metrics"}  # without a key
+OPEN = {  # without a key
+    "GET /healthz", "GET /readyz", "GET /health", "GET /ping", "GET /version", "GET /metrics"
+}  # fmt: skip
 PARAMS = {"Last-Event-ID": "after"}  # of headers that say what a parameter can
 NO_ID = f"{0:032x}"
 LONG = "x" * 1000
@@ -128,7 +130,7 @@ ONLY_COMPLETIONS: Values = {
     "prompt": [None, "", [], 7, ["a", "b"], [-1], [2**31], [1.5]], "logprobs": [-1, 99, "x", True],
     "tools": [[{}]], "tool_choice": ["required"], "parallel_tool_calls": [7],
 }  # fmt: skip
-ONCE: Values = {"Idempotency-Key": ["", "x" * 256]}
+ONCE: Values = {"Idempotency-Key": ["", "x" * 256], "Content-Encoding": [Told(415, "br"), "gzip"]}
 PAGE: Values = {
     "limit": ["0", "10001", "x", "²", "-1", "1.5", "9" * 30], "after": ["x", LONG, f"file-{NO_ID}"],
 }  # fmt: skip
@@ -164,7 +166,7 @@ BATCH_IDS = ["x", "batch_0", f"BATCH_{NO_ID}", "batch_" + LONG, "%00"]
 AFTER = ["x", "-1", "1.5", "9" * 30]
 
 TABLE: dict[str, Line] = {
-    "GET /healthz": Line(), "GET /readyz": Line(), "GET /metrics": Line(), "GET /backlog": Line(),
+    **dict.fromkeys(OPEN, Line()), "GET /backlog": Line(),
     "POST /v1/chat/completions": Line(
         {"model": "default", "messages": HELLO}, GENERATION | ONLY_CHAT, headers=ONCE
     ),

@@ -138,13 +138,13 @@ class Settings(BaseSettings):
     speculate: Literal["auto", "off", "always"] = "auto"
     """Speculative decoding: tokens guessed from the prompt and from earlier outputs are verified several a
     step, which changes outputs no more than other sequences in the batch do: auto where that is faster by
-    the step times measured, always, or never (off)."""
+    the step times measured, always, or off."""
     cuda_graphs: Literal["auto", "on", "off"] = "auto"
     """Use of CUDA graphs: auto falls back to eager steps, on refuses to start without them, off disables
     them."""
     compile_model: Literal["auto", "on", "off"] = "auto"
-    """Compilation of the model: on compiles at start, off never; auto compiles at start on a GPU, and on a
-    CPU after a busy minute if its steps are short, or at start if cache_dir holds the compiled code."""
+    """Compilation of the model: on compiles at start, off disables it; auto compiles at start on a GPU, and
+    on a CPU after a busy minute if its steps are short, or at start if cache_dir holds the compiled code."""
     cache_dir: str = ""
     """Folder of converted checkpoints and compiled code; unset uses ~/.cache/millstream."""
     engine_command: str = ""

@@ -15,6 +15,7 @@ from millstream.client.async_client import AsyncClient
 from millstream.client.jobs.count_jobs import PromptTokens
 from millstream.client.submit.requests import JobFields
 from millstream.errors import InvalidRequest, JobFailed, MillstreamError
+from millstream.openai.api_error import failure
 from millstream.openai.prompt_list import error_of_prompt
 from millstream.openai.request_body import DEFAULT_QUEUE
 from millstream.wire.messages.job_messages import Result
@@ -91,8 +92,9 @@ class LineCounts:
 def _fault(error: MillstreamError, place: int, prompts: int) -> LineFault:
     """The reason why the line cannot run. Raises the error if it is none of the line's."""
     if isinstance(error, JobFailed) and isinstance(error.result, Result) and error.result.error:
-        told = error_of_prompt(error.result.error, place, prompts)
-        return LineFault(told.code, told.message, told.field)
+        told = failure(error_of_prompt(error.result.error, place, prompts))
+        named = f"body.{told.param}" if told.param else None
+        return LineFault(error.reason, told.message, named)
     if isinstance(error, InvalidRequest):
         return fault_of_body(error)
     raise error

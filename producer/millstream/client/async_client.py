@@ -141,8 +141,8 @@ class AsyncClient:
         tokenizes it as it would for an answer, with the same refusals, and computes nothing. It takes its
         turn in its lane. Without a living worker that counts it is `estimated` from the prompt's bytes.
 
-        Raises JobFailed (`bad_request`: it cannot be computed), NotReady after `timeout_s`, and what `submit`
-        raises.
+        Raises JobFailed (`bad_request` or `context_length_exceeded`), NotReady after `timeout_s`, and what
+        `submit` raises.
         """
         asked = [{"prompt": prompt, **fields}]
         [outcome] = await count_jobs.count_prompts(self._jobs, self._submission, asked, timeout_s)

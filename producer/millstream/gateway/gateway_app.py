@@ -67,7 +67,21 @@ def application(gateway: GatewayContext, registry: CollectorRegistry, most_reque
     middleware = [Middleware(Compression, minimum_size=COMPRESSED_BYTES, compresslevel=COMPRESSION)]
     app = Starlette(routes=routes(gateway, registry), middleware=middleware, exception_handlers=handlers)
     app.router.redirect_slashes = False
-    return _for_pages(GatewayMiddleware(app, gateway.metrics, most_requests), gateway.settings.allow_origins)
+    return _for_pages(
+        GatewayMiddleware(_with_either_end(app), gateway.metrics, most_requests),
+        gateway.settings.allow_origins,
+    )
+
+
+def _with_either_end(app: ASGIApp) -> ASGIApp:
+    """A slash behind a path changes nothing: a redirect would lose the body of a POST in many clients."""
+
+    async def routed(scope: Scope, receive: Receive, send: Send) -> None:
+        if len(path := scope.get("path", "")) > 1:
+            scope["path"] = path.removesuffix("/")
+        await app(scope, receive, send)
+
+    return routed
 
 
 def _for_pages(app: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:
@@ -89,7 +103,15 @@ def routes(gateway: GatewayContext, registry: CollectorRegistry) -> list[Route]:
 
 
 def _of_operators(gateway: GatewayContext, own: OperatorRoutes) -> Iterator[Route]:
-    for name, handler in (("/healthz", own.healthz), ("/readyz", own.readyz), ("/metrics", own.metrics)):
+    handlers: dict[str, Endpoint] = {
+        "/healthz": own.healthz,
+        "/readyz": own.readyz,
+        "/health": own.readyz,  # as vLLM, SGLang and llama.cpp name it
+        "/ping": own.readyz,  # as SageMaker asks
+        "/version": own.version,
+        "/metrics": own.metrics,
+    }
+    for name, handler in handlers.items():
         yield Route(name, _named(name, handler), methods=["GET"])
     yield Route("/backlog", _named("/backlog", _for_caller(gateway, own.backlog)), methods=["GET"])
 

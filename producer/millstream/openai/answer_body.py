@@ -147,9 +147,17 @@ def completion_logprobs(choice: Choice | ChoiceDelta, offset: int = 0) -> dict[s
     return {
         "tokens": [drawn.token for drawn in choice.logprobs],
         "token_logprobs": [drawn.logprob for drawn in choice.logprobs],
-        "top_logprobs": [{top.token: top.logprob for top in drawn.top} for drawn in choice.logprobs],
+        "top_logprobs": [_top_logprobs(drawn) for drawn in choice.logprobs],
         "text_offset": _offsets(choice.logprobs, offset),
     }
+
+
+def _top_logprobs(drawn: TokenLogprob) -> dict[str, float]:
+    """Returns the likeliest tokens and the sampled one; of tokens with one text the likeliest."""
+    found: dict[str, float] = {}
+    for token, logprob in (*((top.token, top.logprob) for top in drawn.top), (drawn.token, drawn.logprob)):
+        found.setdefault(token, logprob)
+    return found
 
 
 def _offsets(logprobs: tuple[TokenLogprob, ...], at: int) -> list[int]:

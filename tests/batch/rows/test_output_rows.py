@@ -14,6 +14,7 @@ from millstream.batch.rows.output_rows import (
 )
 from millstream.errors import Conflict, InvalidRequest, JobCancelled, JobExpired, JobFailed, NotFound
 from millstream.openai.api_endpoint import ApiEndpoint
+from millstream.openai.api_error import api_error
 from millstream.wire.messages.choices import Choice, TokenLogprob, TopLogprob
 from millstream.wire.messages.job_messages import ErrorInfo, Request, Result, State, Timing, Usage
 from millstream.wire.messages.tools import FunctionCall, ToolCall
@@ -56,7 +57,7 @@ def test_a_completion() -> None:
                         "logprobs": {
                             "tokens": ["é", "\ufffd"],
                             "token_logprobs": [-0.5, -1.0],
-                            "top_logprobs": [{"é": -0.5}, {}],
+                            "top_logprobs": [{"é": -0.5}, {"\ufffd": -1.0}],
                             "text_offset": [0, 1],
                         },
                     }
@@ -97,15 +98,20 @@ def test_a_chat_completion() -> None:
 
 
 def test_a_failed_job_names_the_field_of_the_line() -> None:
-    result = Result(
-        state=State.FAILED, error=ErrorInfo(code="invalid_request", message="too long", field="prompt")
-    )
-    row = failure_row(ROW, "0-abc", JobFailed("0-abc", "invalid_request", "too long", result))
-    assert row["error"]["code"] == "invalid_request"
-    assert row["error"]["param"] == "body.prompt"
-    assert row["error"]["line"] == 7
-    assert row["response"]["status_code"] == 400
-    assert row["response"]["body"]["error"]["type"] == "invalid_request_error"
+    """In the words of the POST."""
+    message = "sampling.max_tokens: too many (got 9)"
+    error = ErrorInfo(code="context_length_exceeded", message=message, field="sampling.max_tokens")
+    end = JobFailed("0-abc", error.code, message, Result(state=State.FAILED, error=error))
+    row = failure_row(ROW, "0-abc", end)
+    said = {"code": "context_length_exceeded", "message": "max_tokens: too many (got 9)"}
+    assert row["error"] == said | {"param": "body.max_tokens", "line": 7}
+    assert row["response"] == {
+        "status_code": 400,
+        "request_id": "0-abc",
+        "body": api_error(end).body(),
+    }
+    inner = row["response"]["body"]["error"]
+    assert inner == said | {"param": "max_tokens", "type": "invalid_request_error"}
 
 
 def test_other_ends_without_an_answer() -> None:

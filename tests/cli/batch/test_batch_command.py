@@ -80,7 +80,7 @@ def test_a_run_without_any_success_says_why_each_time(batch: BatchFiles) -> None
     assert done.exit_code == 1
     first, second = done.stderr.splitlines()[-2:]
     assert first.startswith("millstream: 3 × body.n: ")
-    assert second == "millstream: 2 × body.prompt: failed (model_refused): it said fail"
+    assert second == "millstream: 2 × body.prompt: it said fail"
     assert again.exit_code == 1
     told = "0 completed, 0 failed, 5 answered before, 5 of them failed\n"
     assert told in again.stdout

@@ -31,7 +31,8 @@ _NO_BODY = (b"", b"")
 _BOUNDARY = b"b0undary"
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "get", "M-SEARCH", "CONNECT")
 _PATHS = (
-    "/healthz", "/readyz", "/metrics", "/backlog", "/", "", "*", "//", "/v1", "/v1/", "/v1/models",
+    "/healthz", "/readyz", "/health", "/version", "/metrics", "/backlog", "/", "", "*", "//", "/v1", "/v1/",
+    "/v1/models", "/v1/models/",
     "/v1/models/default", "/v1/models/m", "/v1/models/other/a/b", "/v1/responses", "/v1/embeddings/x",
     "/v1/chat", "/v1/chat/completions/x", "/v2/files", "/v1/files/", "http://127.0.0.1/v1/models",
     "/v1//files", "/v1/files/..", "/v1/files/%2e%2e/content", "/v1/batches/%00", "/v1/models/%ff%fe",
@@ -40,7 +41,7 @@ _PATHS = (
 _HEADERS = (
     b"Accept: text/event-stream", b"Accept-Encoding: gzip", b"Accept-Encoding: br;q=1, gzip;q=0", b"X: \xff",
     b"Expect: 100-continue", b"Connection: close", b"Upgrade: websocket", b"Content-Encoding: gzip",
-    b"Cookie: a=b", b"Origin: null",
+    b"Content-Encoding: br", b"Cookie: a=b", b"Origin: null",
     b"X-Forwarded-For: 1.2.3.4", b"X-Client-Request-Id: \xc3\xa9",
     b"X-Client-Request-Id: a\tb", b"X-Client-Request-Id: mine", b"X-Stainless-Retry-Count: 1",
     b"X-Stainless-Retry-Count: 99999999999999999999", b"Idempotency-Key: k", b"Idempotency-Key:",

@@ -86,6 +86,8 @@ async def test_a_real_worker_answers_whole_and_streamed(
         with pytest.raises(openai.BadRequestError, match="400 - max_tokens: ") as caught:
             await client.chat.completions.create(**ask | {"max_tokens": 10**6}, stream=True)
         assert caught.value.param == "max_tokens"  # which only the worker can tell
+        assert caught.value.code == "context_length_exceeded"
+        assert "This model's maximum context length is" in str(caught.value)  # litellm's words for it
 
 
 async def data_of(lines: AsyncIterator[str]) -> str:
@@ -111,13 +113,13 @@ async def test_a_stream_in_detail(door: Gateway, worker: HandWorker) -> None:
             lines = answer.aiter_lines()
             assert [await anext(lines), await anext(lines)] == [": ping", ""]
             job = await worker.take()
-            await job.say("Hällo")
+            await job.say("Hä\u2028l\x85l\u2029o")  # `aiter_lines` takes these for line ends
             events = [json.loads(await data_of(lines)) for _ in range(2)]
             await job.end(State.FAILED, error=ErrorInfo(code="engine_lost", message="too many deaths"))
             error = json.loads(await data_of(lines))["error"]
             assert [line async for line in lines] == []
         told = [one["choices"][0]["delta"] for one in events]
-        assert told == [{"role": "assistant", "content": ""}, {"content": "Hällo"}]
+        assert told == [{"role": "assistant", "content": ""}, {"content": "Hä\u2028l\x85l\u2029o"}]
         assert (error["type"], error["code"], error["param"]) == ("server_error", "engine_lost", None)
     async with door.client() as client:
         stream = await asked(client.chat.completions.create(**CHAT, stream=True))

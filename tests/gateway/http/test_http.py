@@ -12,6 +12,7 @@ from support.gateway import HELLO, Gateway
 from support.workers.hand_worker import HandWorker
 
 from millstream.gateway.queues.queue_directory import FRESH_S
+from millstream.version import version
 
 CHAT = "/v1/chat/completions"
 BODY: dict[str, Any] = {"model": "default", "messages": HELLO}
@@ -31,11 +32,14 @@ def error_of(answer: httpx2.Response) -> dict[str, Any]:
 ROUTES = [
     ("GET", "/v1/nothing", 404, "unknown_url"),
     ("GET", "/", 404, "unknown_url"),
-    ("GET", "/v1/models/", 404, "model_not_found"),
+    ("GET", "/v1/", 404, "unknown_url"),
+    ("GET", "/v1/models//", 404, "model_not_found"),
+    ("GET", f"{CHAT}/", 405, "method_not_allowed"),
     ("GET", "/v1/models/no%2Fmodel", 404, "model_not_found"),
     ("GET", CHAT, 405, "method_not_allowed"),
     ("DELETE", "/completions", 405, "method_not_allowed"),
     ("POST", "/metrics", 405, "method_not_allowed"),
+    ("POST", "/health", 405, "method_not_allowed"),
     ("PUT", "/v1/files", 405, "method_not_allowed"),
     ("POST", "/v1/files/file-1", 405, "method_not_allowed"),
     ("GET", "/v1/files/file-1", 404, "not_found"),
@@ -71,6 +75,8 @@ BODIES = [
     (b"[" * 100_000, "is not JSON"),
     (b"[]", "must be a JSON object"),
     (b"7", "must be a JSON object"),
+    (b"\xef\xbb\xbf7", "must be a JSON object"),  # behind a byte order mark
+    (b"\xef\xbb\xbf\xef\xbb\xbf{}", "is not JSON"),
 ]
 
 
@@ -118,7 +124,9 @@ async def test_a_foreign_server_error_says_nothing_of_the_server(door: Gateway, 
 
 async def test_operators_pages(door: Gateway, worker: HandWorker) -> None:
     async with httpx2.AsyncClient(base_url=door.url) as http:
-        assert [(await http.get(path)).text for path in ("/healthz", "/readyz")] == ["ok\n", "ok\n"]
+        probes = ("/healthz", "/readyz", "/health", "/ping")
+        assert [(await http.get(path)).text for path in probes] == ["ok\n"] * len(probes)
+        assert (await http.get("/version")).json() == {"version": version()}
         page = await http.get("/backlog")
         await http.get("/nothing")
         metrics = (await http.get("/metrics")).text

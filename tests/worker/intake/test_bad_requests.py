@@ -20,9 +20,14 @@ from millstream.wire.messages.script_replies import SubmitOutcome
 
 # What the client sends, and only a worker can refuse: field, value as shown, remedy.
 SENT: list[tuple[dict[str, Any], str, str, str]] = [
-    ({"prompt": "w1 " * 80}, "prompt", "'80 tokens'", "shorten it"),
-    ({"token_ids": [1] * 64}, "token_ids", "'64 tokens'", "shorten it"),
-    ({"prompt": "w1 w2", "max_tokens": 63}, "sampling.max_tokens", "63", "has room for 62"),
+    ({"prompt": "w1 " * 80}, "prompt", "'80 tokens'", "reduce the length of the prompt"),
+    ({"token_ids": [1] * 64}, "token_ids", "'64 tokens'", "reduce the length of the token_ids"),
+    (
+        {"prompt": "w1 w2", "max_tokens": 63},
+        "sampling.max_tokens",
+        "63",
+        "2 in the prompt, 63 in the completion",
+    ),
     ({"prompt": "w1", "logit_bias": {5000: 1.0}}, "sampling.logit_bias", "5000", "vocabulary of 1000"),
     ({"prompt": "w1", "stop_token_ids": [1000]}, "sampling.stop_token_ids", "1000", "use ids below it"),
     ({"token_ids": [1000]}, "token_ids", "1000", "vocabulary of 1000"),
@@ -67,7 +72,8 @@ async def test_a_bad_request_is_answered_with_field_value_and_remedy(
     assert result.text == "w2 w3"
     for job_id, failed in outcomes.items():
         assert isinstance(failed, JobFailed), failed
-        assert failed.reason == "bad_request"
+        beyond = "maximum context length is 64 tokens. However, you" in str(failed)
+        assert failed.reason == ("context_length_exceeded" if beyond else "bad_request")
         error = failed.result.error
         field, value, remedy = bad[job_id]
         assert error.field == field, error

@@ -24,6 +24,7 @@ from millstream_worker.intake.grammar_request import (
 )
 from millstream_worker.intake.outline import outline
 from millstream_worker.jobs import encoding
+from millstream_worker.jobs.context_exceeded import ContextExceeded
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.text import TextModel, ThoughtStart, TooLong
@@ -123,7 +124,7 @@ def _check_logged(delta: ChoiceDelta, asked: SamplingParams, vocab_size: int) ->
 
 def _most_input(info: EngineInfo, bounds: JobBounds) -> int:
     """Most prompt tokens: at least one output token has to fit, too."""
-    held = min(info.context_length, info.token_capacity) - 1
+    held = info.longest_row - 1
     return min(held, bounds.prompt_tokens) if bounds.prompt_tokens else held
 
 
@@ -144,12 +145,16 @@ def _check_outline(job: Job, text: TextModel, most: int, info: EngineInfo, bound
 def _prompt(
     request: Request, text: TextModel, most: int, info: EngineInfo, bounds: JobBounds
 ) -> tuple[int, ...]:
-    field = next(name for name in INPUTS if getattr(request, name) is not None)
+    field = _input_field(request)
     with _as_refusal(field, info, bounds):
         prompt = tuple(text.encode(request, most))
     if len(prompt) > most:
         raise _too_long(field, f"{len(prompt)} tokens", info, bounds)
     return prompt
+
+
+def _input_field(request: Request) -> str:
+    return next(name for name in INPUTS if getattr(request, name) is not None)
 
 
 @contextlib.contextmanager
@@ -163,13 +168,12 @@ def _as_refusal(field: str, info: EngineInfo, bounds: JobBounds) -> Iterator[Non
 
 
 def _too_long(field: str, size: str, info: EngineInfo, bounds: JobBounds) -> InvalidRequest:
-    held = min(info.context_length, info.token_capacity)
-    problem = f"{info.model} holds {held} tokens here, input and output together; shorten it"
-    if bounds.prompt_tokens and bounds.prompt_tokens < held:
-        problem = (
-            f"this worker takes inputs of {bounds.prompt_tokens} tokens (its MILLSTREAM_MAX_PROMPT_TOKENS); "
-            "shorten it"
-        )
+    if not 0 < bounds.prompt_tokens < info.longest_row:
+        return ContextExceeded.by_input(field, size, info)
+    problem = (
+        f"this worker takes inputs of {bounds.prompt_tokens} tokens (its MILLSTREAM_MAX_PROMPT_TOKENS); "
+        "shorten it"
+    )
     return InvalidRequest(field, size, problem)
 
 
@@ -191,15 +195,10 @@ def _check_result(asked: SamplingParams, bounds: JobBounds) -> None:
 
 def _max_tokens(request: Request, prompt_tokens: int, info: EngineInfo, bounds: JobBounds) -> int:
     """Output tokens per choice: with the prompt they have to fit into the model's context and the KV pool."""
-    limit = min(info.context_length, info.token_capacity)
+    limit = info.longest_row
     asked = request.sampling.max_tokens
     if asked is not None and prompt_tokens + asked > limit:
-        raise InvalidRequest(
-            "sampling.max_tokens",
-            asked,
-            f"with an input of {prompt_tokens} tokens {info.model} has room for {limit - prompt_tokens} "
-            "here; ask for fewer, or leave max_tokens out",
-        )
+        raise ContextExceeded.by_output(asked, _input_field(request), prompt_tokens, info)
     bound = bounds.output_tokens or limit
     if asked is not None and asked > bound:
         raise InvalidRequest(

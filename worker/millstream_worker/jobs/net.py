@@ -14,6 +14,7 @@ import structlog
 from millstream.errors import ENDS, InvalidRequest
 from millstream.wire.messages.job_messages import ErrorInfo, State
 from millstream.wire.messages.validation_errors import beyond
+from millstream_worker.jobs.context_exceeded import ContextExceeded
 from millstream_worker.jobs.job import Job
 from millstream_worker.observe.metrics import Metrics
 
@@ -80,4 +81,5 @@ def _trace(error: BaseException) -> str:
 def _bad_request(error: InvalidRequest) -> ErrorInfo:
     """A template may have put halves of surrogate pairs into the text, which no message can carry."""
     message = str(error).encode("utf-8", "backslashreplace").decode()
-    return ErrorInfo(code="bad_request", message=message, field=error.field)
+    code = error.code if isinstance(error, ContextExceeded) else "bad_request"
+    return ErrorInfo(code=code, message=message, field=error.field)

@@ -81,7 +81,7 @@ class Report:
             self._name,
             info.model if info else "",
             token_capacity=info.token_capacity if info else 0,
-            context_length=min(info.context_length, info.token_capacity) if info else 0,
+            context_length=info.longest_row if info else 0,
             max_rows=info.max_rows if info else 0,
             rows_running=stats.rows_running,
             rows_waiting=stats.rows_waiting,

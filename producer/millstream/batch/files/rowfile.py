@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from millstream.errors import InvalidRequest, MillstreamError
+from millstream.json_bytes import json_bytes
 
 _PIECE_BYTES = 64 * 1024
 
@@ -133,14 +134,5 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
-# Many readers take these characters for line ends, too; in JSON they occur in strings only and may be
-# escaped.
-_LINE_ENDS = ("\x85", "\u2028", "\u2029")
-
-
 def _encode(row: Mapping[str, Any]) -> bytes:
-    text = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
-    for character in _LINE_ENDS:
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    # the bytes of a path that is not UTF-8 are half surrogates, which JSON can escape
-    return text.encode("utf-8", "backslashreplace") + b"\n"
+    return json_bytes(row) + b"\n"

@@ -10,10 +10,10 @@ from millstream.batch.rows.batch_lines import BatchLine, BatchRow
 from millstream.batch.rows.faults import INCOMPLETE_OUTPUT, FaultCode, LineFault
 from millstream.errors import InvalidRequest, JobCancelled, JobError, JobExpired, JobFailed, MillstreamError
 from millstream.openai.answer_body import answer_body, reused_body
+from millstream.openai.api_error import ApiError, api_error
 from millstream.wire.messages.job_messages import Result
 
 OK = 200
-_NESTED = "sampling."  # the worker names the fields of the queue's requests, which bodies have at their top
 
 
 def answer_row(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]:
@@ -57,16 +57,11 @@ def _response(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]:
 
 
 def failure_row(row: BatchRow, job_id: str, end: JobError) -> dict[str, Any]:
-    """The row of a job that was accepted and ended without a full answer."""
-    code, status = _ended(end)
-    result = getattr(end, "result", None)
-    field = None
-    if isinstance(result, Result) and result.error and result.error.field:
-        field, status = f"body.{result.error.field.removeprefix(_NESTED)}", 400
-    kind = "invalid_request_error" if status == 400 else "server_error"
-    inner = {"message": str(end), "type": kind, "param": field, "code": code}
-    response = {"status_code": status, "request_id": job_id, "body": {"error": inner}}
-    return _error_row(row, response, code, str(end), field)
+    """The row of a job that was accepted and ended without a full answer. Its response is that of a POST."""
+    told = _told(end)
+    response = {"status_code": told.status, "request_id": job_id, "body": told.body()}
+    field = f"body.{told.param}" if told.param else None
+    return _error_row(row, response, told.code, told.message, field)
 
 
 def refusal_row(row: BatchRow, error: MillstreamError) -> dict[str, Any]:
@@ -77,7 +72,7 @@ def refusal_row(row: BatchRow, error: MillstreamError) -> dict[str, Any]:
 
 
 def _error_row(
-    row: BatchRow, response: dict[str, Any] | None, code: str, message: str, field: str | None
+    row: BatchRow, response: dict[str, Any] | None, code: str | None, message: str, field: str | None
 ) -> dict[str, Any]:
     return {
         "id": row_digests.row_id(row.digest),
@@ -87,17 +82,17 @@ def _error_row(
     }
 
 
-def _ended(end: JobError) -> tuple[str, int]:
-    """The error's code, and the HTTP status that an API would have returned."""
+def _told(end: JobError) -> ApiError:
+    """The error as the API answers it; ends that only a batch's lines have name the job."""
     match end:
         case JobFailed():
-            return end.reason, 500
+            return api_error(end)
         case JobCancelled():
-            return "cancelled", 409
+            return ApiError(409, str(end), "cancelled")
         case JobExpired():
-            return "expired", 408
+            return ApiError(408, str(end), "expired")
         case _:
-            return "not_found", 404
+            return ApiError(404, str(end), "not_found")
 
 
 def fault_row(line: int, fault: LineFault, data: bytes | None = None) -> dict[str, Any]:

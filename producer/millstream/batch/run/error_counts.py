@@ -49,9 +49,10 @@ class Causes:
 
 
 def _text(row: Mapping[str, Any]) -> str:
-    """The row's message without its line and job, which differ in each; with the field."""
+    """The row's message without its line and job, which differ in each; with the field, or a job's code."""
     error, response = row["error"], row["response"] or {}
     text = error["message"].removeprefix(f"line {error['line']}: ")
     text = text.removeprefix(f"{response.get('request_id')}: ")
-    field = error["param"]
-    return text if field is None or text.startswith(field) else f"{field}: {text}"
+    begin = error["param"] or (error["code"] if row["response"] else "")
+    is_named = text.startswith((begin, begin.removeprefix("body.")))  # a job's by the field of its POST
+    return text if is_named else f"{begin}: {text}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+
+from millstream.json_bytes import json_bytes
 
 
 class Terminal(Console):
@@ -40,7 +41,7 @@ def complain(message: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print one line, for programs."""
-    answers.out(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    answers.out(json_bytes(value).decode())
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

@@ -12,7 +12,13 @@ from millstream.errors import JobError, MillstreamError
 from millstream.openai.api_error import ApiError, api_error
 
 _log = structlog.get_logger(__name__)
-_OF_PROBES = {"/healthz", "/readyz", "/metrics"}  # some a second, whose answers are in the metrics
+_OF_PROBES = {
+    "/healthz",
+    "/readyz",
+    "/health",
+    "/ping",
+    "/metrics",
+}  # some a second, whose answers are in the metrics
 
 
 @dataclass(slots=True, eq=False)

@@ -5,13 +5,13 @@ error.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from starlette.types import Send
 
 from millstream.client.session.run_while import run_while
+from millstream.json_bytes import json_bytes
 
 T = TypeVar("T")
 FIRST_PING_S = 1.0  # a job that waits longer than this begins its stream without an event
@@ -61,4 +61,4 @@ class EventStream:
 
 
 def event(data: Mapping[str, Any]) -> bytes:
-    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    return b"data: %b\n\n" % json_bytes(data)

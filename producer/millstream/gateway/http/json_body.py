@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from typing import Any, NoReturn
 
 from starlette.requests import ClientDisconnect, Request
 
+from millstream.gateway.http.body_encoding import decompressed, is_compressed
 from millstream.gateway.http.client_disconnect import ClientDisconnected
 from millstream.openai.api_error import ApiError
 
 
 async def body_of(request: Request, most_bytes: int) -> bytes:
-    """Returns the raw body. Raises ApiError 413: before reading if a header has the body's length, otherwise
-    at the bound. Raises ClientDisconnected.
+    """Returns the body, decompressed and without a byte order mark. Raises ApiError 413: before reading if a
+    header has the body's length, otherwise at the bound; 400 and 415 by its `Content-Encoding`. Raises
+    ClientDisconnected.
     """
+    compressed = is_compressed(request)
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdecimal() and int(length[:20]) > most_bytes:
         raise _too_large(most_bytes)
@@ -26,7 +30,10 @@ async def body_of(request: Request, most_bytes: int) -> bytes:
                 raise _too_large(most_bytes)
     except ClientDisconnect:
         raise ClientDisconnected from None
-    return bytes(data)
+    whole = await decompressed(bytes(data), most_bytes) if compressed else bytes(data)
+    if whole is None:
+        raise _too_large(most_bytes)
+    return whole.removeprefix(BOM_UTF8)
 
 
 def json_object(data: bytes) -> dict[str, Any]:

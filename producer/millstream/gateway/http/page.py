@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
@@ -13,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from millstream.errors import InvalidRequest
+from millstream.json_bytes import json_bytes
 from millstream.openai.api_error import ApiError
 
 _AT_ONCE = 20  # objects of a page, until other requests have their turn: one may have 100 errors
@@ -48,17 +48,13 @@ def unknown_after(after: str | None) -> ApiError:
 async def page_response(rows: Iterable[dict[str, Any]], has_more: bool) -> Response:
     """A page of objects with ids, encoded a few at a time: nobody waits for a long one."""
     ids: list[str] = []
-    pieces: list[str] = []
+    pieces: list[bytes] = []
     remaining = iter(rows)
     while some := list(islice(remaining, _AT_ONCE)):
         ids += (some[0]["id"], some[-1]["id"])
-        pieces.append(_json(some)[1:-1])
+        pieces.append(json_bytes(some)[1:-1])
         await asyncio.sleep(0)
     first, last = (ids[0], ids[-1]) if ids else (None, None)
-    ends = _json({"first_id": first, "last_id": last, "has_more": has_more})
-    body = f'{{"object":"list","data":[{",".join(pieces)}],{ends[1:]}'
+    ends = json_bytes({"first_id": first, "last_id": last, "has_more": has_more})
+    body = b'{"object":"list","data":[%b],%b' % (b",".join(pieces), ends[1:])
     return Response(body, media_type="application/json")
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""Serves probes, dashboards and autoscalers: `/healthz`, `/readyz`, `/metrics`, `/backlog`."""
+"""Serves probes, dashboards and autoscalers: `/healthz`, `/readyz`, `/metrics`, `/version`, `/backlog`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from millstream.client.session.queue_status import QueueStatus
 from millstream.errors import MillstreamError
 from millstream.gateway.auth.api_keys import ApiKey
 from millstream.gateway.context import GatewayContext
+from millstream.version import version
 from millstream.wire.metrics_page import encoded
 from millstream.wire.state.queue_series import QueueSeries
 
@@ -43,6 +44,9 @@ class OperatorRoutes:
         except MillstreamError as error:
             return PlainTextResponse(f"{type(error).__name__}: the queue's server cannot be used\n", 503)
         return PlainTextResponse("ok\n")
+
+    async def version(self, request: Request) -> Response:
+        return JSONResponse({"version": version()})
 
     async def metrics(self, request: Request) -> Response:
         """Serves the gateway's own series, and those of its queues as they are now."""

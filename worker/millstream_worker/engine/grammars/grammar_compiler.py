@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +20,7 @@ from millstream_worker.engine.grammars.answer_frames import (
     tools_grammar,
     with_thought,
 )
+from millstream_worker.engine.grammars.grammar_fault import place_of, reason_of
 from millstream_worker.engine.grammars.lark_pieces import lark_of, without_tokens
 from millstream_worker.engine.grammars.matcher import Matcher
 from millstream_worker.engine.grammars.nested_schemas import Schema, with_schemas
@@ -28,6 +30,7 @@ from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 T = TypeVar("T")
 WHITESPACE = r"[ \n]{1,20}"  # between JSON's tokens: models without a bound repeat it up to max_tokens
 MOST_KEPT = 64  # compiled grammars
+SEARCH_S = 2.0  # from the begin of a compilation: for the place in a schema that is at fault
 SEARCH_CPU_S = 1.0  # for the function at fault; one more may begin within it
 _JSON = {"json_schema", "json_object"}
 _ANY_OBJECT = '{"type": "object"}'
@@ -83,30 +86,53 @@ class GrammarCompiler:
         if self._tokenizer is None:
             self._tokenizer = _or_reason(self._make_tokenizer)
         tokenizer = _unless_invalid(self._tokenizer)
+        end_s = time.monotonic() + SEARCH_S
         try:
             grammar = with_thought(_grammar(spec), spec)
             self._check(_without_tokens(grammar))
         except InvalidGrammar as error:
-            raise InvalidGrammar(_first_line(str(error)) + self._function_at_fault(spec)) from None
+            reason = reason_of(str(error))
+            raise InvalidGrammar(reason + self._place_at_fault(spec, reason, end_s)) from None
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
         if matcher.is_error():
-            raise InvalidGrammar(_first_line(matcher.get_error()))
+            raise InvalidGrammar(reason_of(matcher.get_error()))
         return Matcher(matcher)
 
-    def _function_at_fault(self, spec: GrammarSpec) -> str:
+    def _place_at_fault(self, spec: GrammarSpec, reason: str, end_s: float) -> str:
+        """The place in a schema, to be named in an error; that of an unwritable text is in the reason."""
+        if spec.type == "tools":
+            return self._function_at_fault(spec, end_s)
+        if spec.type != "json_schema" or reason.startswith("at /"):
+            return ""
+        place = self._place(spec, json.loads(spec.text), reason, end_s)
+        return f" (at {place})" if place else ""
+
+    def _place(self, spec: GrammarSpec, schema: Schema, reason: str, end_s: float) -> str:
+        def fails(part: Schema) -> bool:
+            if time.monotonic() > end_s:
+                return False
+            try:
+                self._check(_schema_grammar(spec, json.dumps(part)))
+            except (ValueError, RecursionError) as error:
+                return reason_of(str(error)) == reason
+            return False
+
+        return place_of(schema, fails)
+
+    def _function_at_fault(self, spec: GrammarSpec, end_s: float) -> str:
         """The first function whose parameters cannot be compiled by themselves, to be named in an error. The
         search has one bound for all of them: other requests wait.
         """
-        if spec.type != "tools":
-            return ""
         used_s = 0.0
         for name, parameters in json.loads(spec.text)["functions"]:
             if used_s > SEARCH_CPU_S:
                 return f" (at fault is none of the functions before {name}; the others were not tried)"
             try:
                 used_s += self._check(_schema_grammar(spec, object_schema(parameters)))
-            except InvalidGrammar:
-                return f" (the parameters of {name})"
+            except InvalidGrammar as error:
+                schema = json.loads(object_schema(parameters))
+                place = self._place(spec, schema, reason_of(str(error)), end_s)
+                return f" (the parameters of {name}{f', at {place}' if place else ''})"
         return ""
 
 
@@ -160,7 +186,7 @@ def _grammar(spec: GrammarSpec) -> str:
             return of_lark(with_schemas(lark_of(spec.text), _with_one_spelling))
         return llguidance.grammar_from(spec.type, spec.text)  # type: ignore[arg-type]
     except (ValueError, RecursionError) as error:
-        raise InvalidGrammar(_first_line(str(error))) from error
+        raise InvalidGrammar(reason_of(str(error))) from error
 
 
 def _choice(texts: list[str]) -> str:
@@ -187,8 +213,3 @@ def _with_one_spelling(schema: Schema) -> Schema:
     own = schema.get("x-guidance")
     options = own if isinstance(own, dict) else {}
     return schema | {"x-guidance": options | {"json_allowed_escapes": ESCAPES}}
-
-
-def _first_line(error: str) -> str:
-    lines = error.strip().splitlines() or ["it cannot be compiled"]
-    return lines[0][:500]

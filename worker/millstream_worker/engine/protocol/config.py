@@ -73,7 +73,10 @@ class EngineInfo:
 
     @property
     def token_capacity(self) -> int:
-        """KV tokens that the pool holds: the longest possible row is the smaller of this and
-        context_length.
-        """
+        """KV tokens that the pool holds."""
         return self.blocks * self.block_size
+
+    @property
+    def longest_row(self) -> int:
+        """Most tokens that a row can have here."""
+        return min(self.context_length, self.token_capacity)

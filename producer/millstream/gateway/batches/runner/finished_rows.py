@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -17,6 +16,7 @@ from millstream.client.session.ended_job import EndedJob
 from millstream.errors import JobError, JobFailed, MillstreamError, ProtocolError
 from millstream.gateway.batches.records.batch_record import RowKind
 from millstream.gateway.cpu_executor import CpuExecutor, UnexpectedError
+from millstream.json_bytes import json_bytes
 from millstream.wire.messages.job_messages import Result, Usage
 
 _NO_USAGE = Usage()
@@ -99,5 +99,4 @@ def closed_row(row: BatchRow, closing: CloseReason) -> FinishedRow:
 
 
 def _encoded(row: Mapping[str, Any]) -> bytes:
-    """Encodes a row as ASCII: no character in it ends a line for any reader."""
-    return json.dumps(row, separators=(",", ":")).encode() + b"\n"
+    return json_bytes(row) + b"\n"

@@ -13,6 +13,7 @@ from millstream.errors import InvalidRequest
 from millstream.gateway.files.routes.multipart_body import PartHead, multipart_parts
 from millstream.gateway.files.store.file_record import UPLOAD_PURPOSES, FileRecord, new_file_id, object_path
 from millstream.gateway.files.store.object_store import ObjectStore
+from millstream.gateway.http.body_encoding import check_plain
 from millstream.openai.api_error import ApiError
 
 PATH = "/v1/files"
@@ -52,9 +53,10 @@ class Upload:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     async def receive(self, request: Request) -> FileRecord:
-        """Writes the file's object; returns the file's record. Raises InvalidRequest, ApiError 400, 413,
+        """Writes the file's object; returns the file's record. Raises InvalidRequest, ApiError 400, 413, 415,
         StoreUnavailable, ClientDisconnected: all but some failures of the store leave no object.
         """
+        check_plain(request)
         self._check_length(request)
         stream = aiter(multipart_parts(request))
         try:
