@@ -90,7 +90,10 @@ def read_line(data: bytes, number: int, endpoint: str, tenant: str) -> EncodedLi
         return _of(custom_id, fault)
     made = ApiEndpoint(endpoint)
     logprobs = row.request.sampling.logprobs
-    return EncodedLine(number, custom_id, made, model, row.digest, request, logprobs, size=len(data))
+    size, ignored = len(data), row.ignored
+    return EncodedLine(
+        number, custom_id, made, model, row.digest, request, logprobs, size=size, ignored=ignored
+    )
 
 
 def _of(custom_id: str | None, fault: LineFault) -> LineFault:
