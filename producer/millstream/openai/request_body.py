@@ -1,7 +1,7 @@
 """Converts a body, as the OpenAI API defines it, to a request.
 
-The table (`openai/fields/field_table.py`) says which fields are done; the names of those without effect are reported
-back.
+The table (`openai/fields/field_table.py`) says which fields are done; the names of those without effect are
+reported back.
 """
 
 from __future__ import annotations
