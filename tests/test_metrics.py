@@ -39,7 +39,7 @@ OTHER_UNITS = {
 ABBREVIATIONS = {"s", "ms", "us", "ns", "sec", "b", "kb", "mb", "gb", "tb", "pb", "m", "h", "d"}
 TYPES = {"counter", "gauge", "summary", "histogram"}
 LABELS = {
-    "attempt", "architecture", "attention", "device", "dtype", "kv_format", "lane", "model", "queue",
+    "attempt", "architecture", "attention", "device", "dtype", "field", "kv_format", "lane", "model", "queue",
     "reason", "result", "route", "state", "status", "tenant", "version", "weights",
 }  # fmt: skip
 
@@ -74,6 +74,7 @@ def of_gateways(registry: CollectorRegistry) -> None:
     metrics = GatewayMetrics(registry)
     metrics.answered("/healthz", 200, 0.1)
     metrics.count_rows({"completed": 1})
+    metrics.count_ignored(["user"])
 
 
 OWNERS = {"queue": of_queues, "worker": of_workers, "gateway": of_gateways}

@@ -30,7 +30,7 @@ from millstream.gateway.gateway_metrics import GatewayMetrics
 from millstream.gateway.gateway_settings import GatewaySettings
 from millstream.gateway.redis.tenant_keys import API_KEYS
 from millstream.openai.api_endpoint import ApiEndpoint
-from millstream.openai.request_body import KNOWN_FIELDS, UNSUPPORTED_FIELDS
+from millstream.openai.fields.field_table import OF_GATEWAY, Treatment, names_of
 from millstream.wire.keys import Lane
 
 OWN_FILE, OWN_NOTES = "own file", "own notes"  # stand for ids: of a file for batches, and of another one
@@ -93,12 +93,13 @@ def _plain(value: Any) -> Any:
 
 GENERATION: Values = {
     "model": [7, "", [], Told(404, "no/model"), Told(404, LONG)],
-    "stream": ["yes", 1], "service_tier": ["gold", [], 7],
+    "stream": ["yes", 1], "service_tier": ["", [], 7],
     "stream_options": [7, {"include_usage": True}],
-    "temperature": [-3, 11, "x", []], "top_p": [-1, 0, 2, "x"], "top_k": [-1, 1.5, "x", 2**31],
-    "min_p": [-1, 2, "x"], "seed": ["x", 1.5, 2**63], "n": [0, 17, "x", 1.5], "ignore_eos": [1, "yes"],
+    "temprature": [1],
+    "temperature": [-3, 11, "x", []], "top_p": [-1, 2, "x"], "top_k": [-2, 1.5, "x", 2**31],
+    "min_p": [-1, 2, "x"], "seed": ["x", 1.5, 2**63], "n": [0, 129, "x", 1.5], "ignore_eos": [1, "yes"],
     "max_tokens": [-1, 0, 1.5, "x", 2**25], "min_tokens": [-1, 1.5, "x", 2**25],
-    "stop": [7, {}, [7], [""], ["x" * 257], ["x"] * 17], "stop_token_ids": ["x", 7, [-1], ["x"], [1] * 257],
+    "stop": [7, {}, [7], [""], ["x" * 1025], ["x"] * 65], "stop_token_ids": ["x", 7, [-1], ["x"], [1] * 257],
     "presence_penalty": [9, "none"], "frequency_penalty": [-9, "none"], "repetition_penalty": [0, 11, "x"],
     "logit_bias": [[], 7, {"x": 1}, {"1": 101}, {"1": "x"}, {str(token): 1 for token in range(1025)}],
     "metadata": [[], {"a": 1}, {"a": LONG * 70}], "chat_template_kwargs": [7, [], NESTED],
@@ -111,8 +112,12 @@ GENERATION: Values = {
     "guided_json": [7, DEEP], "guided_regex": [7, LONG * 70], "guided_choice": ["x", [], [7]],
     "guided_grammar": [7, []], "guided_whitespace_pattern": [7, " "],
     "functions": [[{"name": "f"}]], "function_call": [{"name": "f"}], "audio": [{"voice": "x"}],
-    "modalities": [["audio"]], "web_search_options": [{}], "reasoning_effort": ["high"],
-    "verbosity": ["low"], "store": [True], "best_of": [2], "echo": [True], "suffix": ["x"],
+    "modalities": [["audio"]], "web_search_options": [{}], "best_of": [2], "echo": [True], "suffix": ["x"],
+    "bad_words": ["x", 7, [""], ["x" * 257], ["x"] * 257], "allowed_token_ids": ["x", [], [-1], [2**31]],
+    "include_stop_str_in_output": [1, "yes"], "skip_special_tokens": [0, "no"],
+    "return_token_ids": [1, "yes"], "truncate_prompt_tokens": [-1, 0, "x", 1.5, 2**25],
+    "thinking_token_budget": [-2, "x", 1.5],
+    "grammar": ["x"], "prompt_logprobs": [1], "use_beam_search": [True], "enable_thinking": [False],
 }  # fmt: skip
 ONLY_CHAT: Values = {
     "messages": [
@@ -125,10 +130,14 @@ ONLY_CHAT: Values = {
     "tools": [7, [7], [{"type": "browser"}], [{"type": "function"}],
               [{"type": "function", "function": {"name": "f", "parameters": HUGE}}]],
     "tool_choice": ["always", 7, "required"], "parallel_tool_calls": [7, "x"],
+    "continue_final_message": [1, "yes"], "add_generation_prompt": [0, "no"], "reasoning_effort": ["much", 7],
+    "prompt": ["x"],
 }  # fmt: skip
 ONLY_COMPLETIONS: Values = {
     "prompt": [None, "", [], 7, ["a", "b"], [-1], [2**31], [1.5]], "logprobs": [-1, 99, "x", True],
     "tools": [[{}]], "tool_choice": ["required"], "parallel_tool_calls": [7],
+    "continue_final_message": [True], "reasoning_effort": ["high"], "max_completion_tokens": [5],
+    "messages": [HELLO],
 }  # fmt: skip
 ONCE: Values = {"Idempotency-Key": ["", "x" * 256], "Content-Encoding": [Told(415, "br"), "gzip"]}
 PAGE: Values = {
@@ -217,7 +226,7 @@ def test_each_route_and_each_field_has_a_line(tmp_path: Path) -> None:
     assert {name for name, line in TABLE.items() if line.ids} == {name for name in TABLE if "{id}" in name}
     for endpoint in ApiEndpoint:
         told = {name.partition(".")[0] for name in TABLE[f"POST {endpoint}"].body}
-        assert told >= KNOWN_FIELDS[endpoint] | set(UNSUPPORTED_FIELDS)
+        assert told >= names_of(Treatment.DONE, endpoint) | {*OF_GATEWAY}
 
 
 @pytest.fixture

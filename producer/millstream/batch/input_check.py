@@ -79,7 +79,11 @@ class InputCheck:
         if key in seen:
             raise duplicate(custom_id)
         seen.add(key)
-        row = self._options.row_of(line.number, custom_id, fields)
+        try:
+            row = self._options.row_of(line.number, custom_id, fields)
+        except LineFault:
+            self.findings.note(fields)
+            raise
         self.findings.add(fields)
         self._models.add(fields)
         return row

@@ -243,8 +243,8 @@ def begin(
 
 
 def refuse_unknown(findings: LineFindings, source: str) -> None:
-    """Raises InvalidRequest if lines have fields that nothing reads."""
-    if told := findings.told_unknown():
+    """Raises InvalidRequest if lines have fields that nobody knows."""
+    if told := findings.told_unread(unknown_only=True):
         raise InvalidRequest("IN", source, f"has unknown fields: {told}; mend or remove them")
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from millstream.openai.fields.field_check import is_ignored_by_rule
 from millstream.wire.loop_gaps import LoopGaps
 
 CLIENT_GONE = 499  # as nginx writes it
+OTHER_FIELD = "other"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300, 600)
 
 
@@ -60,12 +62,23 @@ class GatewayMetrics:
             "Longest time of the last minute or two that the event loop did not run",
             registry=registry,
         ).set_function(lambda: self.loop_gaps.longest_s)
+        self._ignored = Counter(
+            "millstream_gateway_ignored_fields",
+            "Fields of requests that have no effect",
+            ("field",),
+            registry=registry,
+        )
         self._batch_rows = Counter(
             "millstream_gateway_batch_rows",
             "Rows that this gateway has written",
             ("result",),
             registry=registry,
         )
+
+    def count_ignored(self, names: Iterable[str]) -> None:
+        """Counts the fields without effect of one request. Names that no server has are one."""
+        for name in names:
+            self._ignored.labels(name if is_ignored_by_rule(name) else OTHER_FIELD).inc()
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """Counts an answered request. `status` 0: the client disconnected before it had an answer."""

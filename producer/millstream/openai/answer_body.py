@@ -47,9 +47,11 @@ def _chat(job_id: str, result: Result) -> dict[str, Any]:
                 "logprobs": chat_logprobs(choice),
                 "finish_reason": choice.finish_reason,
                 **_completeness(choice),
+                **_token_ids(choice, result),
             }
             for choice in result.choices
         ],
+        **_prompt_ids(result),
     }
 
 
@@ -72,10 +74,22 @@ def _completion(job_id: str, result: Result) -> dict[str, Any]:
                 "logprobs": completion_logprobs(choice),
                 "finish_reason": choice.finish_reason,
                 **_completeness(choice),
+                **_token_ids(choice, result),
+                **_prompt_ids(result),
             }
             for choice in result.choices
         ],
     }
+
+
+def _token_ids(choice: Choice, result: Result) -> dict[str, Any]:
+    """As vLLM has them, with `return_token_ids`."""
+    return {} if result.prompt_token_ids is None else {"token_ids": list(choice.token_ids)}
+
+
+def _prompt_ids(result: Result) -> dict[str, Any]:
+    ids = result.prompt_token_ids
+    return {} if ids is None else {"prompt_token_ids": list(ids)}
 
 
 def _completeness(choice: Choice) -> dict[str, bool]:

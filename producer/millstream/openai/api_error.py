@@ -71,7 +71,7 @@ def api_error(error: MillstreamError) -> ApiError:
     """Converts an error for a caller, who learns nothing of the servers behind the gateway."""
     match error:
         case UnsupportedField():
-            return ApiError(400, str(error), "unsupported_field", error.field)
+            return ApiError(400, str(error), error.code, error.field)
         case InvalidRequest():
             return ApiError(400, str(error), "invalid_value", error.field)
         case Conflict():

@@ -12,9 +12,6 @@ from millstream.openai.unsupported_field import UnsupportedField
 from millstream.wire.messages.job_messages import ChatMessage
 
 TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
-MESSAGE_FIELDS = {
-    "role", "content", "tool_calls", "tool_call_id", "function_call", "audio", "refusal", "annotations"
-}  # fmt: skip
 
 
 def chat_input(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -26,21 +23,14 @@ def chat_input(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"messages": turns} | asked_tools({name: given.get(name) for name in TOOL_FIELDS})
 
 
-def unknown_in(messages: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Unknown field names, for a warning."""
-    names = {name for message in messages for name, value in message.items() if value is not None}
-    return tuple(f"messages.{name}" for name in sorted(names - MESSAGE_FIELDS))
-
-
 def _message(where: str, message: Any) -> ChatMessage:
     if not isinstance(message, dict):
         raise InvalidRequest(where, message, "give an object with role and content")
     role = message.get("role")
     if not isinstance(role, str) or not 1 <= len(role) <= 64:
         raise InvalidRequest(f"{where}.role", role, "give system, user or assistant")
-    for name in ("function_call", "audio"):
-        if message.get(name):
-            raise UnsupportedField(f"{where}.{name}", message[name])
+    if message.get("function_call"):
+        raise UnsupportedField(f"{where}.function_call", message["function_call"])
     # "developer" is the API's newer name of the system message; chat templates know the older one
     role = "system" if role == "developer" else role
     calls = asked_calls(f"{where}.tool_calls", message.get("tool_calls") or [])

@@ -1,7 +1,7 @@
 """Converts a body, as the OpenAI API defines it, to a request.
 
-API fields that Millstream does not support are refused by name, unless their value asks for nothing; unknown
-names are reported back, to be counted in a warning.
+The table (`openai/fields/field_table.py`) says which fields are done; the names of those without effect are
+reported back.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from pydantic import ValidationError
 
 from millstream.errors import InvalidRequest
 from millstream.openai.api_endpoint import ApiEndpoint
-from millstream.openai.chat_messages import TOOL_FIELDS, chat_input, unknown_in
-from millstream.openai.format_fields import FORMAT_FIELDS, deprecated_in, format_field, format_of
+from millstream.openai.chat_messages import chat_input
+from millstream.openai.fields.field_check import check_fields
+from millstream.openai.fields.field_table import Treatment, names_of
+from millstream.openai.fields.value_forms import sampling_values, turn_values
+from millstream.openai.format_fields import deprecated_in, format_field, format_of
 from millstream.openai.message_content import predicted_text
 from millstream.openai.prompt_list import prompt_inputs
 from millstream.openai.unsupported_field import UnsupportedField
@@ -35,7 +38,7 @@ class RequestBody:
 
     requests: tuple[Request, ...]
     queue: str
-    unknown: tuple[str, ...]  # unknown field names, for a warning
+    ignored: tuple[str, ...]  # names of fields without effect
     deprecated: tuple[str, ...] = ()  # names of fields that have newer ones, for another
 
     @property
@@ -44,42 +47,15 @@ class RequestBody:
         return self.requests[0]
 
 
-_DIRECT = (
-    "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos", "repetition_penalty",
-    "presence_penalty", "frequency_penalty", "n",
-)  # fmt: skip
-_LISTS = ("stop", "stop_token_ids")
-_COMMON = {
-    *_DIRECT, *_LISTS, "max_tokens", "logprobs", "logit_bias", "metadata", "model", "chat_template_kwargs",
-    "prediction", "cache", *FORMAT_FIELDS,
-}  # fmt: skip
-KNOWN_FIELDS = {
-    ApiEndpoint.CHAT: _COMMON | {"messages", "max_completion_tokens", "top_logprobs", *TOOL_FIELDS},
-    ApiEndpoint.COMPLETIONS: _COMMON | {"prompt"},
-}
-_WITHOUT_EFFECT = {"user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
-# API fields that are not supported; beside each, the values that ask for nothing.
-UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
-    "audio": (),
-    "modalities": (["text"],),
-    "web_search_options": (),
-    "reasoning_effort": ("none",),
-    "verbosity": ("medium",),
-    "service_tier": ("auto", "default"),
-    "store": (False,),
-    "stream": (False,),
-    "stream_options": (),
-    "best_of": (1,),
-    "echo": (False,),
-    "suffix": ("",),
-}
-_NOT_UNKNOWN = {
-    endpoint: known | _WITHOUT_EFFECT | UNSUPPORTED_FIELDS.keys() for endpoint, known in KNOWN_FIELDS.items()
+_LISTS = {"stop": "a string or a list of strings", "bad_words": "a list of strings"} | dict.fromkeys(
+    ("stop_token_ids", "allowed_token_ids"), "a list of token ids"
+)
+_PLAIN = SamplingParams.model_fields.keys() - {
+    *_LISTS,
+    "logit_bias",
+    "max_tokens",
+    "logprobs",
+    "top_logprobs",
 }
 
 
@@ -96,22 +72,17 @@ def read_body(
 def _read(
     endpoint: ApiEndpoint, body: Mapping[str, Any], lane: Lane, tenant: str, queue: str | None
 ) -> RequestBody:
-    given = {name: value for name, value in body.items() if value is not None}
-    _refuse_unsupported(given, KNOWN_FIELDS[endpoint])
+    ignored = check_fields(endpoint, body)
+    done = names_of(Treatment.DONE, endpoint)
+    given = {name: value for name, value in body.items() if value is not None and name in done}
     is_chat = endpoint is ApiEndpoint.CHAT
     inputs = [("messages", chat_input(given))] if is_chat else prompt_inputs(given.get("prompt"))
+    if len(inputs) > 1 and given.get("return_token_ids"):
+        problem = "not supported with several prompts; send each in a request of its own"
+        raise UnsupportedField("return_token_ids", True, problem)
     requests: list[Request] = []
     try:
-        shared: dict[str, Any] = {
-            "sampling": SamplingParams.model_validate(_sampling(endpoint, given), strict=True),
-            "lane": lane,
-            "tenant": tenant,
-            "metadata": _metadata(given.get("metadata", {})),
-            "chat_template_kwargs": given.get("chat_template_kwargs"),
-            "response_format": format_of(given),
-            "prediction": predicted_text(given["prediction"]) if "prediction" in given else None,
-            "cache": _cache(given.get("cache", {})),
-        }
+        shared = _shared(endpoint, given) | {"lane": lane, "tenant": tenant}
         for _, one in inputs:
             requests.append(
                 _of_other_prompt(requests[0], Request(**one)) if requests else Request(**one, **shared)
@@ -119,22 +90,25 @@ def _read(
     except ValidationError as error:
         raise _named(error, given, inputs[len(requests)][0]) from error
     queue = queue or _queue(given.get("model", DEFAULT_QUEUE))
-    return RequestBody(tuple(requests), queue, unknown_names(endpoint, given), deprecated_in(given))
+    return RequestBody(tuple(requests), queue, ignored, deprecated_in(given))
+
+
+def _shared(endpoint: ApiEndpoint, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a request that all prompts of a body have. Raises InvalidRequest, ValidationError."""
+    return {
+        **turn_values(given),
+        "sampling": SamplingParams.model_validate(_sampling(endpoint, given), strict=True),
+        "metadata": _metadata(given.get("metadata", {})),
+        "chat_template_kwargs": given.get("chat_template_kwargs"),
+        "response_format": format_of(given),
+        "prediction": predicted_text(given["prediction"]) if "prediction" in given else None,
+        "cache": _cache(given.get("cache", {})),
+    }
 
 
 def _of_other_prompt(request: Request, other: Request) -> Request:
     """The same request of another prompt. What they share was checked: a schema takes milliseconds."""
     return request.model_copy(update={"prompt": other.prompt, "token_ids": other.token_ids})
-
-
-def unknown_names(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of fields that nothing reads, in a body and in its messages. The body may be invalid."""
-    known = _NOT_UNKNOWN[endpoint]
-    unknown = tuple(name for name, value in body.items() if name not in known and value is not None)
-    messages = body.get("messages")
-    if endpoint is not ApiEndpoint.CHAT or not isinstance(messages, list):
-        return unknown
-    return unknown + unknown_in([message for message in messages if isinstance(message, dict)])
 
 
 def max_tokens_of(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> Any:
@@ -147,19 +121,9 @@ def max_tokens_of(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> Any:
     return old if new is None else new
 
 
-def _refuse_unsupported(given: Mapping[str, Any], known: set[str]) -> None:
-    for name, value in given.items():
-        if name in known or name not in UNSUPPORTED_FIELDS:
-            continue
-        if not any(type(value) is type(nothing) and value == nothing for nothing in UNSUPPORTED_FIELDS[name]):
-            raise UnsupportedField(name, value)
-
-
 def _sampling(endpoint: ApiEndpoint, given: Mapping[str, Any]) -> dict[str, Any]:
-    fields = {name: given[name] for name in _DIRECT if name in given}
-    for name in _LISTS:
-        if name in given:
-            fields[name] = _listed(name, given[name])
+    fields = {name: given[name] for name in _PLAIN if name in given}
+    fields |= {name: _listed(name, given[name]) for name in _LISTS if name in given}
     if "logit_bias" in given:
         fields["logit_bias"] = _logit_bias(given["logit_bias"])
     if (max_tokens := max_tokens_of(endpoint, given)) is not None:
@@ -168,15 +132,14 @@ def _sampling(endpoint: ApiEndpoint, given: Mapping[str, Any]) -> dict[str, Any]
         fields |= {name: given[name] for name in ("logprobs", "top_logprobs") if name in given}
     elif "logprobs" in given:  # in completions it is the number of alternatives
         fields |= {"logprobs": True, "top_logprobs": given["logprobs"]}
-    return fields
+    return sampling_values(fields)
 
 
 def _listed(name: str, value: Any) -> tuple[Any, ...]:
     if isinstance(value, str) and name == "stop":
-        return (value,)
+        return (value,) if value else ()
     if not isinstance(value, list):
-        expected = "a string or a list of strings" if name == "stop" else "a list of token ids"
-        raise InvalidRequest(name, value, f"give {expected}")
+        raise InvalidRequest(name, value, f"give {_LISTS[name]}")
     return tuple(value)
 
 

@@ -34,6 +34,7 @@ ADDED = {
     "sampling.skip_special_tokens": 5,
     "sampling.truncate_prompt_tokens": 5,
     "sampling.thinking_token_budget": 5,
+    "sampling.wider_bounds": 5,  # no field, but values that the earlier versions do not take
 }
 
 

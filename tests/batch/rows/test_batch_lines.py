@@ -99,7 +99,7 @@ def test_what_is_wrong_around_the_body(changes: dict[str, Any], code: str, field
 
 
 def test_unknown_fields_of_the_line_are_reported_too() -> None:
-    assert row_of(completion("a", tempo=1) | {"prio": 1}).unknown == ("prio", "tempo")
+    assert row_of(completion("a", tempo=1) | {"prio": 1}).ignored == ("prio", "tempo")
 
 
 def test_the_expected_answer_is_taken_from_the_metadata() -> None:

@@ -33,23 +33,32 @@ def found(*lines: dict[str, Any]) -> LineFindings:
         (completion("a", tempo=1), "tempo in 1 line"),
         (chat() | {"max_tokens": 4}, "max_tokens in 1 line (known, but not in that place)"),
         (chat() | {"costum_id": 4}, "costum_id in 1 line (did you mean custom_id?)"),
-        (chat(top_k=3, user="u", store=False, seed=None), ""),
-        (completion("a", top_logprobs=1), "top_logprobs in 1 line (known, but not in that place)"),
+        (chat(top_k=3, store=False, seed=None), ""),
+        (chat(user="u"), "user in 1 line"),
+        (completion("a", top_logprobs=1), ""),  # refused
         (chat(**{"bell\a": 1}), "bell\\x07 in 1 line"),
     ],
 )
 def test_unknown_fields_are_told_with_what_was_meant(line: dict[str, Any], told: str) -> None:
-    assert found(line).told_unknown() == told
+    assert found(line).told_unread() == told
 
 
 def test_unknown_fields_of_messages_are_told() -> None:
     line = chat()
     line["body"]["messages"][0]["contnt"] = "x"
-    assert found(line, line).told_unknown() == "messages.contnt in 2 lines (did you mean content?)"
+    assert found(line, line).told_unread() == "messages.contnt in 2 lines (did you mean content?)"
+
+
+def test_a_field_that_a_server_has_is_not_unknown() -> None:
+    findings = found(chat(user="u", tempo=1, max_token=2))
+    assert (
+        findings.told_unread(unknown_only=True)
+        == "tempo in 1 line, max_token in 1 line (did you mean max_tokens?)"
+    )
 
 
 def test_many_unknown_names_are_cut() -> None:
-    told = found(*(chat(**{f"field_{i}x": 1}) for i in range(1200))).told_unknown()
+    told = found(*(chat(**{f"field_{i}x": 1}) for i in range(1200))).told_unread()
     assert told.endswith("991 other names")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.output_rows import (
@@ -11,6 +13,7 @@ from millstream.batch.rows.output_rows import (
     incomplete_row,
     is_incomplete,
     refusal_row,
+    reused_row,
 )
 from millstream.errors import Conflict, InvalidRequest, JobCancelled, JobExpired, JobFailed, NotFound
 from millstream.openai.api_endpoint import ApiEndpoint
@@ -19,8 +22,8 @@ from millstream.wire.messages.choices import Choice, TokenLogprob, TopLogprob
 from millstream.wire.messages.job_messages import ErrorInfo, Request, Result, State, Timing, Usage
 from millstream.wire.messages.tools import FunctionCall, ToolCall
 
-ROW = BatchLine(7, "doc-1", ApiEndpoint.COMPLETIONS, "default", "d1", (Request(prompt="x"),), None, ())
-CHAT = BatchLine(7, "doc-1", ApiEndpoint.CHAT, "default", "d1", (Request(prompt="x"),), None, ())
+ROW = BatchLine(7, "doc-1", ApiEndpoint.COMPLETIONS, "default", "d1", (Request(prompt="x"),), None)
+CHAT = BatchLine(7, "doc-1", ApiEndpoint.CHAT, "default", "d1", (Request(prompt="x"),), None)
 LOGPROBS = (
     TokenLogprob(token_id=5, token="é", logprob=-0.5, top=(TopLogprob(token_id=5, token="é", logprob=-0.5),)),
     TokenLogprob(token_id=6, token="\ufffd", logprob=-1.0),
@@ -183,3 +186,12 @@ def test_calls_and_thoughts_are_parts_of_a_message() -> None:
         ],
     }
     assert plain["message"] == {"role": "assistant", "content": "Hi", "refusal": None}
+
+
+def test_a_row_names_the_fields_without_effect() -> None:
+    told = replace(CHAT, ignored=("user", "tempo"))
+    row = answer_row(told, "0-abc", RESULT)
+    assert row["response"]["ignored"] == ["user", "tempo"]
+    assert "ignored" not in answer_row(CHAT, "0-abc", RESULT)["response"]
+    assert "ignored" not in reused_row(CHAT, row)["response"]
+    assert reused_row(told, answer_row(CHAT, "0-abc", RESULT))["response"]["ignored"] == ["user", "tempo"]

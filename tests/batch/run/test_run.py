@@ -76,7 +76,7 @@ async def test_bad_lines_become_error_rows_and_the_rest_goes_on(place: BatchFile
         (6, "duplicate_custom_id", "custom_id"),
         (7, "unknown_url", "url"),
         (8, "invalid_field", "body.temperature"),
-        (9, "unsupported_field", "body.tools"),
+        (9, "unsupported_parameter", "body.tools"),
         (10, "line_too_long", None),
         (11, "invalid_encoding", None),
         (12, "model_refused", "body.prompt"),

@@ -59,20 +59,28 @@ def test_a_check_for_programs(batch: BatchFiles) -> None:
 
 def test_unknown_fields_are_errors_only_if_asked(batch: BatchFiles) -> None:
     batch.write(completion("a", max_token=4))
-    told = "unknown fields are ignored: max_token in 1 line (did you mean max_tokens?)"
+    told = "fields that nothing reads: max_token in 1 line (did you mean max_tokens?)"
     lax = invoke("batch", "check", batch.source)
-    assert (lax.exit_code, told in lax.stderr) == (0, True)
+    assert (lax.exit_code, told in lax.stderr) == (2, True)
+    assert "line 1: body.max_token: no such field; did you mean max_tokens?" in lax.stdout
     problem = "has unknown fields: max_token in 1 line (did you mean max_tokens?)"
     strict = invoke("batch", "check", batch.source, "--strict-fields")
-    assert (strict.exit_code, problem in strict.stderr, "are ignored" in strict.stderr) == (2, True, False)
-    assert "1 can run, 0 cannot" in strict.stdout
+    assert (strict.exit_code, problem in strict.stderr, "nothing reads" in strict.stderr) == (2, True, False)
+    assert "0 can run, 1 cannot" in strict.stdout
     strict = invoke("batch", "check", batch.source, "--strict-fields", "--json")
     found, refused = (json.loads(line) for line in strict.stdout.splitlines())
-    assert (found["bad"], problem in refused["error"]["message"], strict.exit_code) == (0, True, 2)
+    assert (found["bad"], problem in refused["error"]["message"], strict.exit_code) == (1, True, 2)
     with answering(batch.server.url) as worker:
         assert_refused(problem, *batch.command, "--strict-fields")
         assert not worker.answered
-        assert invoke(*batch.command).exit_code == 0
+        assert invoke(*batch.command).exit_code == 1  # its one line is an error row
+
+
+def test_a_field_without_effect_is_no_error(batch: BatchFiles) -> None:
+    batch.write(completion("a", user="u"))
+    for more in ((), ("--strict-fields",)):
+        done = invoke("batch", "check", batch.source, *more)
+        assert (done.exit_code, "fields that nothing reads: user in 1 line\n" in done.stderr) == (0, True)
 
 
 def test_findings_are_told_before_a_server_is_needed(batch: BatchFiles) -> None:
@@ -82,7 +90,7 @@ def test_findings_are_told_before_a_server_is_needed(batch: BatchFiles) -> None:
     done = invoke("batch", "run", batch.source, "-o", batch.out, "--redis-url", NOWHERE)
     assert done.exit_code == 3
     told = done.stderr.splitlines()
-    assert "unknown fields are ignored: max_token in 1 line (did you mean max_tokens?)" in told[0]
+    assert "fields that nothing reads: max_token in 1 line (did you mean max_tokens?)" in told[0]
     assert "1 line has no max_tokens: its answer may go on to the end of the model's context" in told[1]
     assert (
         "3 lines to run: about 7 prompt tokens (estimated), at most 32 output tokens and those of" in told[2]

@@ -35,7 +35,7 @@ def test_a_run_and_its_summary(batch: BatchFiles) -> None:
     assert re.search(r"\ntime +[\d.]+ s\n", done.stdout)
     assert re.search(speed, done.stdout)
     assert re.search(r"\ncost +[\d.e-]+ per 1,000 rows, [\d.,]+ per million output tokens, at 2", done.stdout)
-    assert "unknown fields are ignored: tempo in 1 line\n" in done.stderr
+    assert "fields that nothing reads: tempo in 1 line\n" in done.stderr
 
 
 def test_equal_lines_are_computed_once_unless_switched_off(batch: BatchFiles) -> None:

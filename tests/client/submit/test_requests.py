@@ -11,6 +11,7 @@ from millstream.client.session.options import ClientOptions
 from millstream.client.submit.request_cost import USUAL_OUTPUT
 from millstream.client.submit.requests import JobFields, SamplingFields, draft
 from millstream.errors import InvalidRequest
+from millstream.openai.fields.value_forms import TOP_TOKEN_ONLY
 from millstream.wire.keys import job_id_of, shard_of
 from millstream.wire.messages import codec
 from millstream.wire.messages.job_messages import ChatMessage, Request
@@ -102,6 +103,35 @@ def test_text_parts_are_one_text() -> None:
     assert joined == (ChatMessage(role="user", content="one two"),)
 
 
+def test_values_are_taken_as_other_clients_write_them() -> None:
+    made = request(prompt="a", top_k=-1, top_p=0, stop="", max_tokens=5.0, thinking_token_budget=-1)
+    assert made.sampling == SamplingParams(top_k=0, top_p=TOP_TOKEN_ONLY, max_tokens=5)
+    assert made.version == 1
+
+
+def test_the_fields_of_vllm_are_keywords() -> None:
+    turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "Once P"}]
+    made = request(
+        messages=turns, continue_final_message=True, reasoning_effort="low", return_token_ids=True,
+        bad_words=["x"], allowed_token_ids=[1, 2], truncate_prompt_tokens=7, skip_special_tokens=False,
+    )  # fmt: skip
+    assert (made.continue_final_message, made.add_generation_prompt) == (True, False)
+    assert (made.reasoning_effort, made.return_token_ids, made.version) == ("low", True, 5)
+    assert (made.sampling.bad_words, made.sampling.allowed_token_ids) == (("x",), (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("fields", "version"),
+    [
+        ({"n": 16, "stop": ["x" * 256] * 16}, 1),
+        ({"n": 17}, 5), ({"stop": ["x"] * 17}, 5), ({"stop": "x" * 257}, 5),
+        ({"n": 128, "stop": [chr(97 + place % 26) * 1024 for place in range(64)]}, 5),
+    ],
+)  # fmt: skip
+def test_wider_bounds_need_version_5(fields: dict[str, Any], version: int) -> None:
+    assert request(prompt="a", **fields).version == version
+
+
 def test_a_request_is_of_the_lowest_version_that_has_its_fields() -> None:
     """And what changes the rendered text changes the digest, however its keys are ordered."""
     plain, asked = (
@@ -153,7 +183,12 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": "a", "logit_bias": {"9" * 5000: 1.0}}, f"logit_bias.{'9' * 80}", "whole number"),
     ({"prompt": "a", "deadline_s": 10**400}, "deadline_s", "ten years"),
     ({"prompt": "a", "min_tokens": 5, "max_tokens": 3}, "min_tokens", "above max_tokens 3"),
-    ({"prompt": "a", "max_token": 5}, "max_token", "no such parameter"),
+    ({"prompt": "a", "max_token": 5}, "max_token", "no such parameter; did you mean max_tokens?"),
+    ({"prompt": "a", "tempo": 5}, "tempo", "see millstream.SamplingParams"),
+    ({"prompt": "a", "regex": "x"}, "regex", "no such parameter; use structured_outputs.regex"),
+    ({"prompt": "a", "reasoning_effort": "much"}, "reasoning_effort", "must be one of none, minimal"),
+    ({"prompt": "a", "reasoning_effort": "low"}, "reasoning_effort", "needs messages"),
+    ({"prompt": "a", "return_token_ids": 1}, "return_token_ids", "must be true or false"),
     ({"prompt": "a", "sampling": {"max_tokens": 5}}, "sampling", "SamplingParams"),
     ({"request": {"prompt": "a"}}, "request", "give a Request"),
     ({"request": Request(prompt="a"), "lane": "batch"}, "request", "beside it only id"),

@@ -115,13 +115,12 @@ class Detokenizer:
 
     def _undecided(self, text: str) -> int:
         """Length of the longest suffix of `text` with which a stop string could begin."""
-        longest = 0
-        for stop in self._stop:
-            for length in range(min(len(stop) - 1, len(text)), longest, -1):
-                if text.endswith(stop[:length]):
-                    longest = length
-                    break
-        return longest
+        most = min(max(map(len, self._stop)) - 1, len(text))
+        for length in range(most, 0, -1):  # long ones first: what is held is found at once
+            tail = text[-length:]
+            if any(stop.startswith(tail) and stop != tail for stop in self._stop):
+                return length
+        return 0
 
     def _tokens_before(self, chars: int) -> int:
         """The number of leading tokens that begin before character number `chars` of the text. Runs once, at

@@ -31,6 +31,7 @@ class BatchRow:
     endpoint: ApiEndpoint
     queue: str
     digest: str
+    ignored: tuple[str, ...] = field(default=(), kw_only=True)  # names of fields without effect
     size: int = field(default=0, kw_only=True)  # bytes: about the memory that it takes while it is under way
     prompts: int = field(default=1, kw_only=True)
 
@@ -41,7 +42,6 @@ class BatchLine(BatchRow):
 
     requests: tuple[Request, ...]
     expected: str | None
-    unknown: tuple[str, ...]  # unknown field names
     deprecated: tuple[str, ...] = ()  # names of fields that have newer ones
     answer_key: bytes | None = None  # equal where the answers are; None: sampled, or wanted anew
 
@@ -107,7 +107,7 @@ def read_row(
         prompts=len(body.requests),
         digest=digest,
         expected=body.request.metadata.get("expected"),
-        unknown=(*unknown_beside_body(fields), *body.unknown),
+        ignored=(*unknown_beside_body(fields), *body.ignored),
         deprecated=body.deprecated,
         answer_key=_answer_key(body.queue, endpoint, body.requests),
     )

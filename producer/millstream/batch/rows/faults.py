@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from millstream.errors import ENDS, InvalidRequest
-from millstream.openai.unsupported_field import UnsupportedField
+from millstream.openai.unsupported_field import UnknownField, UnsupportedField
 from millstream.wire.messages.validation_errors import BEYOND
 
 FIRST_LINES = 20  # of a file: if none of them is a JSON object, it is no JSONL
@@ -28,7 +28,8 @@ class FaultCode(StrEnum):
     DUPLICATE_CUSTOM_ID = "duplicate_custom_id"
     UNKNOWN_URL = "unknown_url"
     INVALID_FIELD = "invalid_field"
-    UNSUPPORTED_FIELD = "unsupported_field"
+    UNSUPPORTED_PARAMETER = UnsupportedField.code
+    UNKNOWN_PARAMETER = UnknownField.code
     UNREADABLE_REQUEST = "unreadable_request"
 
 
@@ -116,7 +117,7 @@ def trace_of(error: BaseException) -> str:
 
 def fault_of_body(error: InvalidRequest) -> LineFault:
     """The fault of a line whose body has this error."""
-    code = FaultCode.UNSUPPORTED_FIELD if isinstance(error, UnsupportedField) else FaultCode.INVALID_FIELD
+    code = error.code if isinstance(error, UnsupportedField) else FaultCode.INVALID_FIELD
     return invalid(f"body.{error.field}", error.value, error.problem, code)
 
 

@@ -8,33 +8,34 @@ import json
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from millstream.batch.rows.batch_lines import LINE_FIELDS, unknown_beside_body
 from millstream.client.submit.request_cost import BYTES_PER_TOKEN, FRAME_TOKENS
 from millstream.errors import InvalidRequest
 from millstream.openai.api_endpoint import ApiEndpoint
-from millstream.openai.chat_messages import MESSAGE_FIELDS
+from millstream.openai.fields.field_check import FIELD_NAMES, MESSAGE_NAMES, is_ignored_by_rule, unread_names
+from millstream.openai.fields.name_likeness import meant_name
+from millstream.openai.fields.value_forms import whole
 from millstream.openai.prompt_list import MOST_PROMPTS
-from millstream.openai.request_body import DEFAULT_QUEUE, KNOWN_FIELDS, max_tokens_of, unknown_names
+from millstream.openai.request_body import DEFAULT_QUEUE, max_tokens_of
 from millstream.wire.messages.sampling import SamplingParams
 
 MAX_UNKNOWN = 1000  # counted separately: a file may have a new name on every line
 _SHOWN = 10  # names in one message
-_LIKENESS = 0.75  # of a name that was perhaps meant
 _MOST_TOKENS = 2**53  # of one line: a bound may be any number until a worker refuses it
-_KNOWN = LINE_FIELDS.union(*KNOWN_FIELDS.values())
+_KNOWN = FIELD_NAMES | LINE_FIELDS
 
 
 class LineFindings:
-    """Mutable. `prompt_tokens` are estimated; `output_tokens` is the most that the answers with a bound may
-    have together, `unbounded` the number of lines without one.
+    """Mutable. `unread`: names of fields that nothing reads, with the number of their lines. `prompt_tokens`
+    are estimated; `output_tokens` is the most that the answers with a bound may have together, `unbounded`
+    the number of lines without one.
     """
 
     def __init__(self) -> None:
         self.lines = 0
-        self.unknown: Counter[str] = Counter()
+        self.unread: Counter[str] = Counter()
         self.unbounded = 0
         self.prompt_tokens = 0
         self.output_tokens = 0
@@ -43,11 +44,10 @@ class LineFindings:
     def add(self, fields: Mapping[str, Any]) -> None:
         """Count one line."""
         self.lines += 1
-        note_names(self.unknown, unknown_beside_body(fields))
+        self.note(fields)
         body, endpoint = fields.get("body"), _endpoint(fields)
         if endpoint is None or not isinstance(body, dict):
             return  # it becomes an error row
-        note_names(self.unknown, unknown_names(endpoint, body))
         prompts = [min(_MOST_TOKENS, tokens) for tokens in _prompt_tokens(body)]
         bound = _bound(endpoint, body)
         self.prompt_tokens += sum(prompts)
@@ -56,6 +56,13 @@ class LineFindings:
         model = body.get("model")
         named = model if isinstance(model, str) and model else DEFAULT_QUEUE
         self._needs[named].append(max(prompts) + (bound or 1))
+
+    def note(self, fields: Mapping[str, Any]) -> None:
+        """Count the names of one line, which may be refused for one of them."""
+        note_names(self.unread, unknown_beside_body(fields))
+        body, endpoint = fields.get("body"), _endpoint(fields)
+        if endpoint is not None and isinstance(body, dict):
+            note_names(self.unread, unread_names(endpoint, body))
 
     def drop(self, sampling: SamplingParams, prompts: int) -> None:
         """A line that was counted is not to be answered after all."""
@@ -74,18 +81,23 @@ class LineFindings:
             if (queue or named) in contexts
         )
 
-    def told_unknown(self) -> str:
-        """The names of unknown fields in words, each with its number of lines; empty: there are none."""
+    def told_unread(self, *, unknown_only: bool = False) -> str:
+        """The names in words, each with its number of lines; empty: there are none. `unknown_only`: without
+        those that a server of the API has.
+        """
+        names = [
+            one for one in self.unread.most_common() if not (unknown_only and is_ignored_by_rule(one[0]))
+        ]
         told = [
             f"{name} in {count:,} line{'s' if count > 1 else ''}{_hint(name)}"
-            for name, count in self.unknown.most_common(_SHOWN)
+            for name, count in names[:_SHOWN]
         ]
-        more = len(self.unknown) - len(told)
+        more = len(names) - len(told)
         return ", ".join([*told, *([f"{more:,} other names"] if more else [])])
 
 
 def note_names(counts: Counter[str], names: Iterable[str]) -> None:
-    """Count the unknown field names of one line, as they can be printed."""
+    """Count the field names of one line, as they can be printed."""
     for name in names:
         shown = name[:100] if name.isprintable() else ascii(name[:100])[1:-1]
         counts[shown if len(counts) < MAX_UNKNOWN or shown in counts else "…"] += 1
@@ -93,10 +105,11 @@ def note_names(counts: Counter[str], names: Iterable[str]) -> None:
 
 def _hint(name: str) -> str:
     prefix, _, last = name.rpartition(".")
-    known = MESSAGE_FIELDS if prefix == "messages" else _KNOWN
-    if name in known:
+    if is_ignored_by_rule(name):
+        return ""
+    if name in _KNOWN:
         return " (known, but not in that place)"
-    [meant] = get_close_matches(last, sorted(known), 1, _LIKENESS) or [""]
+    meant = meant_name(last, MESSAGE_NAMES if prefix == "messages" else _KNOWN)
     return f" (did you mean {meant}?)" if meant else ""
 
 
@@ -108,7 +121,7 @@ def _endpoint(fields: Mapping[str, Any]) -> ApiEndpoint | None:
 def _bound(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> int | None:
     """Most tokens of one answer; 1 where the line is invalid."""
     try:
-        bound = max_tokens_of(endpoint, body)
+        bound = whole(max_tokens_of(endpoint, body))
     except InvalidRequest:
         return 1
     if bound is None:
@@ -117,7 +130,7 @@ def _bound(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> int | None:
 
 
 def _choices(body: Mapping[str, Any]) -> int:
-    number = body.get("n")
+    number = whole(body.get("n"))
     return min(_MOST_TOKENS, max(1, number)) if type(number) is int else 1
 
 

@@ -28,12 +28,12 @@ def answer_row(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]:
 
 def reused_row(row: BatchLine, answer: Mapping[str, Any]) -> dict[str, Any]:
     """The row of a line that takes another row's answer: it has no job of its own, and names that row's."""
-    response = answer["response"]
+    response = {name: value for name, value in answer["response"].items() if name != "ignored"}
     body = reused_body(response["body"], row.request.metadata)
     return {
         "id": row_digests.row_id(row.digest),
         "custom_id": row.custom_id,
-        "response": {**response, "body": body},
+        "response": {**response, "body": body, **_ignored(row)},
         "error": None,
     }
 
@@ -53,7 +53,13 @@ def incomplete_row(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]
 
 
 def _response(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]:
-    return {"status_code": OK, "request_id": job_id, "body": answer_body(row.endpoint, job_id, result)}
+    body = answer_body(row.endpoint, job_id, result)
+    return {"status_code": OK, "request_id": job_id, "body": body, **_ignored(row)}
+
+
+def _ignored(row: BatchRow) -> dict[str, list[str]]:
+    """The sign that a POST's answer has in a header."""
+    return {"ignored": list(row.ignored)} if row.ignored else {}
 
 
 def failure_row(row: BatchRow, job_id: str, end: JobError) -> dict[str, Any]:

@@ -186,7 +186,7 @@ class BatchRun:
         except LineFault as fault:
             fault.custom_id = custom_id
             raise
-        self.tally.note_unknown(row.unknown)
+        self.tally.note_unknown(row.ignored)
         self.tally.note_deprecated(row.deprecated)
         asked = row.request.response_format
         more = 0 if asked is None else len(asked.text)  # it may be the run's, and large

@@ -169,7 +169,7 @@ class Tally:
         self.skipped_failed += failed
 
     def note_unknown(self, names: Iterable[str]) -> None:
-        """Count the unknown field names of one line."""
+        """Count the names of one line's fields without effect."""
         note_names(self.unknown, names)
 
     def note_deprecated(self, names: Iterable[str]) -> None:

@@ -150,7 +150,7 @@ def _as_mapping(found: InputCheck, told: Told, options: RunOptions) -> dict[str,
             {"line": bad.line, "code": bad.code, "message": bad.message, "param": bad.field}
             for bad in found.shown
         ],
-        "unknown_fields": dict(found.findings.unknown.most_common()),
+        "unknown_fields": dict(found.findings.unread.most_common()),
         "without_max_tokens": found.findings.unbounded,
         "prompt_tokens": found.findings.prompt_tokens if told.tokens is None else told.tokens,
         "estimated": not counted,

@@ -10,8 +10,8 @@ from millstream.cli.display.terminal import counted, say, warn
 
 def warn_of_fields(findings: LineFindings, *, strict: bool = False) -> None:
     """`strict`: unknown fields are an error, which is reported elsewhere."""
-    if not strict and (told := findings.told_unknown()):
-        warn(f"unknown fields are ignored: {told}")
+    if (not strict or not findings.told_unread(unknown_only=True)) and (told := findings.told_unread()):
+        warn(f"fields that nothing reads: {told}")
     if count := findings.unbounded:
         goes = "its answer may go" if count == 1 else "their answers may go"
         have = counted(count, "line has", "lines have")

@@ -4,11 +4,9 @@ field.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, TypedDict, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -16,6 +14,9 @@ from pydantic import BaseModel, ValidationError
 from millstream.client.session.options import MAX_S
 from millstream.client.submit.request_cost import cost_of
 from millstream.errors import InvalidRequest
+from millstream.openai.fields.field_check import remedy_of
+from millstream.openai.fields.name_likeness import meant_name
+from millstream.openai.fields.value_forms import TURN_FIELDS, one_of, sampling_values, turn_values
 from millstream.openai.message_content import PredictionArgument, predicted_text, text_of
 from millstream.openai.offered_tools import (
     ToolArgument,
@@ -32,7 +33,6 @@ from millstream.wire.messages.validation_errors import invalid_request, within_r
 from millstream.wire.versions import FIRST_VERSION
 
 M = TypeVar("M", bound=BaseModel)
-E = TypeVar("E", bound=StrEnum)
 INPUTS = ("prompt", "messages", "token_ids")
 FORMATS = ("response_format", "structured_outputs")  # at most one of them
 TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
@@ -61,6 +61,12 @@ class SamplingFields(TypedDict, total=False):
     logprobs: bool
     top_logprobs: int
     n: int
+    bad_words: Sequence[str]
+    allowed_token_ids: Sequence[int] | None
+    include_stop_str_in_output: bool
+    skip_special_tokens: bool
+    truncate_prompt_tokens: int | None
+    thinking_token_budget: int | None
 
 
 class JobArguments(SamplingFields, total=False):
@@ -84,6 +90,10 @@ class JobArguments(SamplingFields, total=False):
     metadata: Mapping[str, str] | None
     stream: bool
     traceparent: str | None
+    continue_final_message: bool
+    add_generation_prompt: bool
+    reasoning_effort: str | None
+    return_token_ids: bool
 
 
 class JobFields(JobArguments, total=False):
@@ -94,6 +104,11 @@ class JobFields(JobArguments, total=False):
 
     request: Request | EncodedRequest
     prompt: str | None
+
+
+_KEYWORDS = frozenset(JobFields.__annotations__).union(
+    JobArguments.__annotations__, SamplingFields.__annotations__
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +152,7 @@ def _encoded(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int, sha
     deadline_ms = _deadline_ms(given.pop("deadline_s", None), now_ms)
     if isinstance(ready := given.get("request"), EncodedRequest) and len(given) == 1:
         return ready.settled(own_id, deadline_ms)
-    kind = _one_of(RequestKind, "kind", given.pop("kind", RequestKind.ANSWER))
+    kind = one_of(RequestKind, "kind", given.pop("kind", RequestKind.ANSWER))
     request = _request(given)
     if kind is not request.kind and kind is not RequestKind.ANSWER:
         request = request.model_copy(update={"kind": kind})
@@ -179,13 +194,15 @@ def _request(given: dict[str, Any]) -> Request:
         if given or not isinstance(request, Request):
             raise InvalidRequest("request", request, "give a Request, and beside it only id and deadline_s")
         return request
-    lane = _one_of(Lane, "lane", given.pop("lane", Lane.BATCH))
+    lane = one_of(Lane, "lane", given.pop("lane", Lane.BATCH))
     base = given.pop("sampling", None)
     rest = {name: given.pop(name) for name in REQUEST_FIELDS if name in given}
+    turn = turn_values({name: given.pop(name) for name in TURN_FIELDS if name in given})
     formats = {name: given.pop(name) for name in FORMATS if name in given}
     tools = asked_tools({name: given.pop(name) for name in TOOLS if name in given})
     values = (
         _converted(rest)
+        | turn
         | tools
         | {
             "lane": lane,
@@ -207,13 +224,6 @@ def _own_id(own_id: Any) -> str | None:
     return None if own_id is None else check_own_id(own_id)
 
 
-def _one_of(kind: type[E], field: str, given: Any) -> E:
-    if isinstance(given, str):  # Enum's own error shows all of anything else, however deep it is
-        with contextlib.suppress(ValueError):
-            return kind(given)
-    raise InvalidRequest(field, given, f"must be one of {', '.join(kind)}")
-
-
 def _deadline_ms(deadline_s: Any, now_ms: int) -> int | None:
     if deadline_s is None:
         return None
@@ -229,17 +239,23 @@ def _sampling(base: SamplingParams | None, fields: Mapping[str, Any]) -> Samplin
     """`fields` override `base`; a field that neither sets stays unset, out of the request's digest."""
     for name, value in fields.items():
         if name not in SamplingParams.model_fields:
-            raise InvalidRequest(
-                str(name), value, "no such parameter; see millstream.SamplingParams for those there are"
-            )
+            raise InvalidRequest(str(name), value, f"no such parameter; {_advice(str(name))}")
     if base is None:
-        return _checked(SamplingParams, _converted(fields))
+        return _checked(SamplingParams, sampling_values(_converted(fields)))
     if not isinstance(base, SamplingParams):
         raise InvalidRequest("sampling", base, "must be a millstream.SamplingParams")
     if not fields:
         return base
     kept = {name: getattr(base, name) for name in base.model_fields_set}
-    return _checked(SamplingParams, kept | _converted(fields))
+    return _checked(SamplingParams, kept | sampling_values(_converted(fields)))
+
+
+def _advice(name: str) -> str:
+    """Says in place of an unknown parameter what there is."""
+    if remedy := remedy_of(name):
+        return remedy
+    meant = meant_name(name, _KEYWORDS)
+    return f"did you mean {meant}?" if meant else "see millstream.SamplingParams for those there are"
 
 
 def _converted(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,9 +264,9 @@ def _converted(fields: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(prompt := values.get("prompt"), list | tuple):
         problem = "give one text, or one prompt's token_ids; submit_many takes many jobs, one for each prompt"
         raise InvalidRequest("prompt", prompt, problem)
-    if isinstance(values.get("stop"), str):
+    if isinstance(values.get("stop"), str) and values["stop"]:
         values["stop"] = (values["stop"],)
-    for name in ("stop", "stop_token_ids", "token_ids", "messages"):
+    for name in ("stop", "stop_token_ids", "bad_words", "allowed_token_ids", "token_ids", "messages"):
         if isinstance(values.get(name), Sequence) and not isinstance(values[name], str | bytes):
             values[name] = tuple(values[name])
     if isinstance(messages := values.get("messages"), tuple):
@@ -258,7 +274,7 @@ def _converted(fields: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(bias := values.get("logit_bias"), Mapping):  # JSON knows only strings as keys
         values["logit_bias"] = {_token_id(key): value for key, value in bias.items()}
     if "cache" in values:
-        values["cache"] = _one_of(ResultCache, "cache", values["cache"])
+        values["cache"] = one_of(ResultCache, "cache", values["cache"])
     if "prediction" in values:
         values["prediction"] = predicted_text(values["prediction"])
     for name in ("metadata", "chat_template_kwargs"):

@@ -13,12 +13,14 @@ from millstream.gateway.http.json_body import json_object
 from millstream.gateway.queues.encoded_prompts import encoded_prompts
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.api_error import ApiError, api_error
+from millstream.openai.fields.field_check import check_stream_options
+from millstream.openai.fields.field_table import OF_GATEWAY
 from millstream.openai.prompt_list import MOST_PROMPTS
 from millstream.openai.request_body import read_body
+from millstream.openai.unsupported_field import UnsupportedField
 from millstream.wire.keys import Lane
 
 PROMPT_BYTES = 512
-OF_GATEWAY = ("model", "stream", "stream_options", "service_tier")
 _LANES = {
     "auto": Lane.INTERACTIVE, "default": Lane.INTERACTIVE, "priority": Lane.INTERACTIVE, "flex": Lane.BATCH
 }  # fmt: skip
@@ -90,20 +92,31 @@ def _completion_request(endpoint: ApiEndpoint, body: Mapping[str, Any], caller: 
     streamed = given.get("stream", False)
     if not isinstance(streamed, bool):
         raise InvalidRequest("stream", streamed, "must be true or false")
-    include_usage = _include_usage(given.get("stream_options"), streamed)
-    lane = _lane(given.get("service_tier"), caller)
+    options = _stream_options(given.get("stream_options"), streamed)
+    tier, unknown_tier = _tier(given.get("service_tier"))
+    lane = _lane(tier, caller)
     rest = {name: value for name, value in given.items() if name not in OF_GATEWAY}
     read = read_body(endpoint, rest, lane=lane, tenant=caller.tenant, queue="default")
-    one, tier = read.request, given.get("service_tier")
+    one = read.request
+    if streamed and one.return_token_ids:
+        raise UnsupportedField("return_token_ids", True, "not supported in streams; leave stream out")
     encoded = encoded_prompts([each.model_copy(update={"stream": streamed}) for each in read.requests])
     return CompletionRequest(
-        endpoint, model, encoded, one.sampling.n, one.may_call, streamed, include_usage, tier
+        endpoint,
+        model,
+        encoded,
+        one.sampling.n,
+        one.may_call,
+        streamed,
+        include_usage=bool(options.get("include_usage")),
+        service_tier=tier,
+        ignored=(*read.ignored, *check_stream_options(options), *unknown_tier),
     )
 
 
-def _include_usage(options: Any, streamed: bool) -> bool:
+def _stream_options(options: Any, streamed: bool) -> Mapping[str, Any]:
     if options is None:
-        return False
+        return {}
     if not isinstance(options, dict):
         raise InvalidRequest("stream_options", options, 'give {"include_usage": true}')
     if not streamed:
@@ -111,12 +124,17 @@ def _include_usage(options: Any, streamed: bool) -> bool:
     wanted = options.get("include_usage")
     if wanted is not None and not isinstance(wanted, bool):
         raise InvalidRequest("stream_options.include_usage", wanted, "must be true or false")
-    return bool(wanted)
+    return options
 
 
-def _lane(tier: Any, caller: ApiKey) -> Lane:
-    if tier is not None and (not isinstance(tier, str) or tier not in _LANES):
-        raise InvalidRequest("service_tier", tier, f"must be one of {', '.join(_LANES)}")
+def _tier(given: Any) -> tuple[str | None, tuple[str, ...]]:
+    """The tier that a request gets, and the field's name if that is another one than it asks for."""
+    if given is not None and (not isinstance(given, str) or not given):
+        raise InvalidRequest("service_tier", given, f"give one of {', '.join(_LANES)}")
+    return (given, ()) if given is None or given in _LANES else ("default", ("service_tier",))
+
+
+def _lane(tier: str | None, caller: ApiKey) -> Lane:
     lane = _LANES[tier or "auto"]
     if not caller.lanes or lane in caller.lanes:
         return lane

@@ -27,6 +27,7 @@ from millstream.gateway.http.request_context import RequestContext
 from millstream.gateway.queues.queue_directory import ServedQueue
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.api_error import NO_RETRY, RETRY_S, ApiError, retry_after, timeout
+from millstream.openai.fields.field_check import ignored_header
 from millstream.wire.keys import Lane
 
 
@@ -45,7 +46,7 @@ class CompletionRoute:
             caller = await self.gateway.authenticator.identify(http)
             context.line.tenant = caller.tenant or None
             raw = await body_of(http, self.gateway.settings.max_body_bytes)
-            request, served = await self._read(raw, caller)
+            request, served = await self._read(raw, caller, context)
             own_id = own_id_of(request.first.kept_digest, served.shards)
             post = await self.gateway.idempotency.begin(
                 caller, self.endpoint, raw, served.queue, http.headers, own_id
@@ -61,7 +62,9 @@ class CompletionRoute:
                 raise
             context.line.note(error)  # the client already has it
 
-    async def _read(self, raw: bytes, caller: ApiKey) -> tuple[CompletionRequest, ServedQueue]:
+    async def _read(
+        self, raw: bytes, caller: ApiKey, context: RequestContext
+    ) -> tuple[CompletionRequest, ServedQueue]:
         directory, run = self.gateway.directory, self.gateway.executor.run
         try:
             size = reading_size(raw, self.endpoint)
@@ -71,6 +74,8 @@ class CompletionRoute:
             raise ApiError(400, message, "unreadable_request", headers=NO_RETRY) from None
         if isinstance(request, ApiError):
             raise request
+        context.headers |= ignored_header(request.ignored)
+        self.gateway.metrics.count_ignored(request.ignored)
         await directory.own_loaded(self.gateway.settings.timeout_s)
         if request.model is None:
             seen = await directory.seen_by(caller)

@@ -272,7 +272,7 @@ class Result(Message):
     attempts: Number = 1
     seed: Number | None = None
     metadata: dict[str, str] = Field(default_factory=dict)
-    prompt_token_ids: tuple[TokenId, ...] | None = Field(None, repr=False)  # with `return_token_ids`
+    prompt_token_ids: tuple[TokenId, ...] | None = Field(default=None, repr=False)  # with `return_token_ids`
     sampling: dict[str, Any] | None = None  # parameters that the model's defaults set, by name
 
     @property

@@ -10,15 +10,18 @@ from millstream.wire.messages.codec import Message
 from millstream.wire.messages.validation_errors import WrongField
 from millstream.wire.versions import ADDED
 
-MAX_STOP_STRINGS = 16
+MAX_STOP_STRINGS = 64
+MAX_STOP_CHARACTERS = 1024
 MAX_TOP_LOGPROBS = 20
-MAX_CHOICES = 16
+MAX_CHOICES = 128
+_EARLIER_STOPS, _EARLIER_CHARACTERS, _EARLIER_CHOICES = 16, 256, 16  # the bounds before version 5
+_WIDER = "wider_bounds"
 MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
 MAX_ALLOWED_TOKENS = 2**18  # every token of the largest vocabularies
 
-StopString = Annotated[str, StringConstraints(min_length=1, max_length=256)]
-_LATER = [name.removeprefix("sampling.") for name in ADDED if name.startswith("sampling.")]
+StopString = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+_LATER = {name.removeprefix("sampling.") for name in ADDED if name.startswith("sampling.")} - {_WIDER}
 BadWord = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -76,6 +79,15 @@ class SamplingParams(Message):
         return self
 
     def later_fields(self) -> list[str]:
-        """The names of its fields that the first version of messages does not have, and that are set."""
+        """The names of its fields that the first version of messages does not have, and that are set; and one
+        for values that it does not take.
+        """
         fields = type(self).model_fields
-        return [name for name in _LATER if getattr(self, name) != fields[name].default]
+        names = [name for name in _LATER if getattr(self, name) != fields[name].default]
+        return [*names, _WIDER] if self._has_wider_bounds else names
+
+    @property
+    def _has_wider_bounds(self) -> bool:
+        longest = max(map(len, self.stop), default=0)
+        more = self.n > _EARLIER_CHOICES or len(self.stop) > _EARLIER_STOPS
+        return more or longest > _EARLIER_CHARACTERS

@@ -1,0 +1,1 @@
+"""The fields of requests: their names and the forms of their values."""

@@ -1,0 +1,112 @@
+"""Holds the names of a request's fields against the table: refuses, and tells what is passed over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from millstream.openai.api_endpoint import ApiEndpoint
+from millstream.openai.fields.field_table import FIELDS, MESSAGE_FIELDS, FieldRule, Treatment
+from millstream.openai.fields.name_likeness import meant_name
+from millstream.openai.unsupported_field import UnknownField, UnsupportedField
+
+MOST_IGNORED = 64  # names of one request: they stand in a header
+FIELD_NAMES = frozenset().union(*FIELDS.values())
+MESSAGE_NAMES = frozenset(MESSAGE_FIELDS)
+_OF_MESSAGES = "messages."
+_SHOWN = 64  # characters of a name
+_OPTIONS = {
+    "include_usage": FieldRule(Treatment.DONE),
+    "include_obfuscation": FieldRule(Treatment.IGNORED, (False,)),
+} | {"continuous_usage_stats": FieldRule(Treatment.IGNORED, (False,))}
+
+
+def check_fields(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names of fields without effect, those of messages among them. Raises UnsupportedField for
+    one that is refused or misspelt.
+    """
+    ignored: dict[str, None] = {}
+    for name, value in body.items():
+        if _is_ignored(name, name, value, FIELDS[endpoint], FIELD_NAMES):
+            _note(ignored, name)
+    for where, message in _messages(endpoint, body):
+        for name, value in message.items():
+            if _is_ignored(f"{where}.{name}", name, value, MESSAGE_FIELDS, MESSAGE_NAMES):
+                _note(ignored, f"{_OF_MESSAGES}{name}")
+    return tuple(ignored)
+
+
+def check_stream_options(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The same for the fields of `stream_options`."""
+    ignored: dict[str, None] = {}
+    for name, value in options.items():
+        field = f"stream_options.{name}"
+        if _is_ignored(field, name, value, _OPTIONS, frozenset(_OPTIONS)):
+            _note(ignored, field)
+    return tuple(ignored)
+
+
+def ignored_header(names: Sequence[str]) -> dict[str, str]:
+    """The header of an answer that names them; none without names, which may be any text of a client's."""
+    shown = (re.sub(r"[^A-Za-z0-9_.-]", "_", name[:_SHOWN]) for name in names)
+    return {"x-millstream-ignored": ", ".join(shown)} if names else {}
+
+
+def unread_names(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of fields that nothing reads, misspelt ones too. The body may be invalid."""
+    names = [name for name, value in body.items() if _is_unread(FIELDS[endpoint].get(name), value)]
+    found = {
+        name
+        for _, message in _messages(endpoint, body)
+        for name, value in message.items()
+        if _is_unread(MESSAGE_FIELDS.get(name), value)
+    }
+    return (*names, *(f"{_OF_MESSAGES}{name}" for name in sorted(found)))
+
+
+def is_ignored_by_rule(name: str) -> bool:
+    """True if a server has the field, and it has no effect here; `name`: as `unread_names` has it."""
+    of_messages = name.startswith(_OF_MESSAGES)
+    rules = MESSAGE_FIELDS if of_messages else FIELDS[ApiEndpoint.CHAT]
+    rule = rules.get(name.removeprefix(_OF_MESSAGES))
+    return rule is not None and rule.treatment is Treatment.IGNORED
+
+
+def remedy_of(name: str) -> str:
+    """The remedy for a field that clients of other servers send; empty: there is none."""
+    found = (FIELDS[endpoint].get(name) for endpoint in (ApiEndpoint.COMPLETIONS, ApiEndpoint.CHAT))
+    return next((rule.remedy for rule in found if rule is not None and rule.remedy), "")
+
+
+def _messages(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    given = body.get("messages")
+    if endpoint is not ApiEndpoint.CHAT or not isinstance(given, list):
+        return []
+    return [(f"messages[{place}]", one) for place, one in enumerate(given) if isinstance(one, dict)]
+
+
+def _is_unread(rule: FieldRule | None, value: Any) -> bool:
+    if rule is None:
+        return value is not None
+    return rule.treatment is Treatment.IGNORED and rule.asks(value)
+
+
+def _is_ignored(
+    field: str, name: str, value: Any, rules: Mapping[str, FieldRule], known: frozenset[str]
+) -> bool:
+    """Raises UnsupportedField."""
+    rule = rules.get(name)
+    if rule is None:
+        if value is not None and (meant := meant_name(name, known)) is not None:
+            raise UnknownField(field, value, f"no such field; did you mean {meant}?")
+    elif rule.treatment is Treatment.REFUSED and rule.asks(value):
+        raise UnsupportedField(field, value, f"not supported here; {rule.remedy}")
+    return _is_unread(rule, value)
+
+
+def _note(ignored: dict[str, None], name: str) -> None:
+    ignored[name] = None
+    if len(ignored) > MOST_IGNORED:
+        problem = f"no such field, and more than {MOST_IGNORED} others that nothing reads; leave them out"
+        raise UnknownField(name, "", problem)
