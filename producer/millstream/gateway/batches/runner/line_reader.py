@@ -92,8 +92,8 @@ def read_line(data: bytes, number: int, endpoint: str, tenant: str) -> EncodedLi
     logprobs = row.request.sampling.logprobs
     # the requests of several prompts repeat what the line has once
     size = len(data) if row.prompts == 1 else sum(len(one.payload) for one in requests)
-    more = {"size": size, "prompts": row.prompts, "ignored": row.ignored}
-    return EncodedLine(number, custom_id, made, model, row.digest, requests, logprobs, **more)
+    line = EncodedLine(number, custom_id, made, model, row.digest, requests, logprobs)
+    return replace(line, size=size, prompts=row.prompts, ignored=row.ignored)
 
 
 def _of(custom_id: str | None, fault: LineFault) -> LineFault:
