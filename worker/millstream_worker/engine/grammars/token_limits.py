@@ -19,7 +19,7 @@ _WORD = 32  # tokens
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a row's limits need to know of its output."""
+    """The facts of a row's output that its limits depend on."""
 
     count: int = 0
     tail: tuple[int, ...] = ()  # its last tokens, as many as the longest bad word has before its end
