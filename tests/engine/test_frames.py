@@ -11,7 +11,7 @@ from support.engine.ready import INFO
 
 from millstream_worker.engine.protocol import frames, outputs
 from millstream_worker.engine.protocol.config import EngineConfig
-from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, LimitSpec, SamplingSpec
 
 REQUEST = EngineRequest(
     handle=7,
@@ -26,6 +26,8 @@ REQUEST = EngineRequest(
     tenant="a",
     alone=True,
     prediction=(5, 6),
+    grammar=GrammarSpec("regex", "a+", thought_end=9),
+    limits=LimitSpec((1, 2), ((3,), (4, 5)), 7, None, 9),
 )
 STEP = outputs.Step(
     handles=[7, 8],

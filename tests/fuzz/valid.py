@@ -65,6 +65,11 @@ def sampling(chance: Random) -> dict[str, Any]:
         "frequency_penalty": chance.choice((0.0, 0.5, -2.0)),
         "logit_bias": {str(chance.randrange(VOCAB)): chance.choice((-100.0, 100.0, 1.5))},
         "n": chance.choice((1, 1, 2, 16)),
+        "bad_words": some(chance, lambda c: c.choice(("w5", "w1 w2", " ", "é"))),
+        "allowed_token_ids": [0, *some(chance, lambda c: c.randrange(VOCAB))],
+        "include_stop_str_in_output": True,
+        "skip_special_tokens": False,
+        "thinking_token_budget": chance.choice((0, 5)),
     }
     chosen = subset(chance, fields, 0.3)
     if chance.random() < 0.01:
@@ -96,6 +101,7 @@ def choice_delta(chance: Random) -> dict[str, Any]:
 
 def token_logprob(chance: Random) -> dict[str, Any]:
     one = {"token_id": chance.randrange(VOCAB), "token": "w1", "logprob": -chance.random()}
+    one |= subset(chance, {"bytes": [0xE2, 0x82]}, 0.2)
     return one | {"top": [dict(one) for _ in range(chance.randrange(3))]}
 
 

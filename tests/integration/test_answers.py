@@ -16,6 +16,8 @@ from support.servers.servers import Server, free_port
 from support.workers.counting_worker import REAL, worker_process
 
 from millstream import Client, IncompleteAnswer, JobFailed, Transcript
+from millstream.wire.messages.choices import TokenLogprob
+from millstream.wire.messages.sampling import SamplingParams
 
 pytestmark = pytest.mark.xdist_group("answers")  # one worker for all
 
@@ -198,6 +200,47 @@ def test_a_thought_is_apart_from_the_answer(client: Client) -> None:
     assert choice.reasoning_content
     [choice] = client.wait(plain.id, timeout_s=60).choices
     assert (choice.text, choice.reasoning_content) == ("</think>" * 3, "")
+
+
+def test_limits_of_tokens_hold_to_the_end(client: Client) -> None:
+    """Through the queue; log-probabilities, stop strings and special tokens are told as asked for."""
+    drawn: dict[str, Any] = {"temperature": 1.5, "seed": 1}
+    begun = {"chat_template_kwargs": {"enable_thinking": True}}
+    free = client.submit("the quick", **drawn, max_tokens=20, logprobs=True, top_logprobs=2)
+    [first] = client.wait(free.id, timeout_s=60).choices
+    told = [one for one in first.logprobs or () if one.token != "<end>"]
+    assert b"".join(_bytes_of(one) for one in told).decode(errors="replace") == first.text
+    letters = [token(letter) for letter in "abc"]
+    params = {
+        "bad": SamplingParams(**drawn, max_tokens=20, bad_words=("a", "b"), stop=("c",)),
+        "only": SamplingParams(**drawn, max_tokens=20, allowed_token_ids=letters, stop=("cb", "ab"),
+                               include_stop_str_in_output=True),
+        "end": SamplingParams(logit_bias={token("<end>"): 100.0}, skip_special_tokens=False,
+                              include_stop_str_in_output=True),
+    }  # fmt: skip
+    jobs = {name: client.submit("the quick", sampling=one) for name, one in params.items()}
+    budget = SamplingParams(**drawn, max_tokens=20, thinking_token_budget=3)
+    thought = client.submit(messages=ASK, sampling=budget, **begun, stream=True)
+    results = {name: client.wait(job.id, timeout_s=60).choices[0] for name, job in jobs.items()}
+    assert {token("a"), token("b")}.isdisjoint(results["bad"].token_ids)
+    assert "c" not in results["bad"].text
+    assert set(results["only"].token_ids) <= set(letters)
+    assert results["only"].finish_reason == "length" or results["only"].text.endswith(("cb", "ab"))
+    assert (results["end"].text, results["end"].finish_reason) == ("<end>", "stop")
+    [choice] = client.wait(thought.id, timeout_s=60).choices
+    assert choice.token_ids[3] == token("</think>")
+    seen = Transcript()
+    for event in client.stream(thought.id):
+        seen.add(event)
+    assert (seen.text(), bool(choice.text)) == (choice.text, True)
+    stuck = SamplingParams(allowed_token_ids=letters[:1], bad_words=("aa", "aaa"), max_tokens=9)
+    with pytest.raises(JobFailed, match="allow more") as failed:
+        client.wait(client.submit("the", sampling=stuck).id, timeout_s=60)
+    assert failed.value.result.error.code == "limits_stuck"
+
+
+def _bytes_of(one: TokenLogprob) -> bytes:
+    return one.token.encode() if one.bytes is None else bytes(one.bytes)
 
 
 @pytest.mark.slow

@@ -110,7 +110,9 @@ def test_a_row_knows_its_size(tokenizer: Path) -> None:
     for token in range(200, 400):
         row.ids.append(token)
         row.add_logprob(
-            encoding.token_logprob(token, f"w{token}", -0.5, [encoding.top_logprob(1, "w1", -1.0)])
+            encoding.token_logprob(
+                encoding.top_logprob(token, f"w{token}", -0.5), [encoding.top_logprob(1, "w1", -1.0)]
+            )
         )
         if token % 50 == 0:
             row.take()
@@ -123,5 +125,7 @@ def test_a_row_knows_its_size(tokenizer: Path) -> None:
 
 def test_the_least_size_of_logprobs_is_that_of_the_smallest() -> None:
     for top in (0, 1, 20):
-        smallest = encoding.token_logprob(0, "", 0.0, [encoding.top_logprob(0, "", 0.0)] * top)
+        smallest = encoding.token_logprob(
+            encoding.top_logprob(0, "", 0.0), [encoding.top_logprob(0, "", 0.0)] * top
+        )
         assert 0 <= len(smallest) - encoding.least_logprob_bytes(top) <= 2

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from millstream.openai.api_endpoint import ApiEndpoint
-from millstream.wire.messages.choices import Choice, ChoiceDelta, TokenLogprob
+from millstream.wire.messages.choices import Choice, ChoiceDelta, TokenLogprob, TopLogprob
 from millstream.wire.messages.job_messages import Result, Usage
 
 
@@ -139,9 +139,9 @@ def chat_logprobs(choice: Choice | ChoiceDelta) -> dict[str, Any] | None:
         {
             "token": drawn.token,
             "logprob": drawn.logprob,
-            "bytes": _bytes(drawn.token),
+            "bytes": _bytes(drawn),
             "top_logprobs": [
-                {"token": top.token, "logprob": top.logprob, "bytes": _bytes(top.token)} for top in drawn.top
+                {"token": top.token, "logprob": top.logprob, "bytes": _bytes(top)} for top in drawn.top
             ],
         }
         for drawn in choice.logprobs
@@ -149,9 +149,11 @@ def chat_logprobs(choice: Choice | ChoiceDelta) -> dict[str, Any] | None:
     return {"content": content, "refusal": None}
 
 
-def _bytes(token: str) -> list[int] | None:
-    """None if the token is a part of a character: its text no longer shows the bytes."""
-    return None if "\ufffd" in token else list(token.encode())
+def _bytes(told: TopLogprob) -> list[int] | None:
+    """None if the token is a part of a character, and was told by an older worker: without its bytes."""
+    if told.bytes is not None:
+        return list(told.bytes)
+    return None if "\ufffd" in told.token else list(told.token.encode())
 
 
 def completion_logprobs(choice: Choice | ChoiceDelta, offset: int = 0) -> dict[str, Any] | None:

@@ -121,7 +121,7 @@ def _draw(job: Job, tokens: list[int]) -> None:
                 break
             row.ids.append(token)
             if row.logprobs is not None:
-                row.add_logprob(encoding.token_logprob(token, "w", -0.5, []))
+                row.add_logprob(encoding.token_logprob(row.told(token, -0.5), []))
             if token in job.end_ids:
                 row.reason = "stop"
             elif row.watched:

@@ -97,7 +97,7 @@ def _detokenize(case: Case) -> None:
     assert cut.stopped == at_once.stopped
     _resume(model.detokenizer(stops, least), cuts, parts, said)
     for one in whole:
-        model.token_text(one).encode()
+        model.detokenizer().token_bytes.shown(one)[0].encode()
 
 
 def _resume(later: Detokenizer, cuts: list[list[int]], parts: list[str], said: str) -> None:

@@ -16,6 +16,7 @@ from millstream import AsyncClient, JobFailed, Result
 from millstream.wire import calls
 from millstream.wire.keys import GROUP
 from millstream.wire.messages import codec
+from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.messages.script_replies import SubmitOutcome
 
 # What the client sends, and only a worker can refuse: field, value as shown, remedy.
@@ -30,10 +31,26 @@ SENT: list[tuple[dict[str, Any], str, str, str]] = [
     ),
     ({"prompt": "w1", "logit_bias": {5000: 1.0}}, "sampling.logit_bias", "5000", "vocabulary of 1000"),
     ({"prompt": "w1", "stop_token_ids": [1000]}, "sampling.stop_token_ids", "1000", "use ids below it"),
+    (
+        {"prompt": "w1", "sampling": SamplingParams(allowed_token_ids=(1, 1000))},
+        "sampling.allowed_token_ids", "1000", "use ids below it",
+    ),
+    (
+        {"prompt": "w1", "sampling": SamplingParams(allowed_token_ids=(1, 2), bad_words=("w1", "w2"))},
+        "sampling.bad_words", "['w1', 'w2']", "allow other tokens",
+    ),
+    (
+        {"prompt": "w1", "sampling": SamplingParams(bad_words=(" ",))},
+        "sampling.bad_words", "[' ']", "leave it out",
+    ),
+    (
+        {"prompt": "w1", "sampling": SamplingParams(thinking_token_budget=0)},
+        "sampling.thinking_token_budget", "0", "a model that thinks",
+    ),
     ({"token_ids": [1000]}, "token_ids", "1000", "vocabulary of 1000"),
     ({"messages": [{"role": "user", "content": "w1"}]}, "messages", "['user']", "no chat template"),
     ({"prompt": "w13"}, "prompt", "13", "leave it out"),  # refused by the engine itself
-]
+]  # fmt: skip
 # The same of what only other clients send.
 RAW: list[tuple[bytes, str, str, str]] = [
     (b"\xc1garbage", "request", "b'\\xc1garbage'", "a byte that begins no value; send a msgpack map"),

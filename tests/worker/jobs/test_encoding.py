@@ -20,8 +20,14 @@ def tuples(of: st.SearchStrategy[Any], most: int = 2) -> st.SearchStrategy[Any]:
 
 short = st.text(max_size=3)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
-tops = st.builds(TopLogprob, token_id=st.integers(0, 9), token=short, logprob=numbers)
-logprobs = st.builds(TokenLogprob, token_id=st.integers(0, 9), token=short, logprob=numbers, top=tuples(tops))
+TOLD = {
+    "token_id": st.integers(0, 9),
+    "token": short,
+    "logprob": numbers,
+    "bytes": st.none() | tuples(st.integers(0, 255)),
+}
+tops = st.builds(TopLogprob, **TOLD)
+logprobs = st.builds(TokenLogprob, **TOLD, top=tuples(tops))
 functions = st.builds(FunctionCall, name=st.just("get"), arguments=st.just("{}"))
 PART = {
     "index": st.integers(0, 3),
@@ -57,8 +63,10 @@ results = st.builds(
 
 
 def plain_logprob(one: TokenLogprob) -> bytes:
-    tops = [encoding.top_logprob(top.token_id, top.token, top.logprob) for top in one.top]
-    return encoding.token_logprob(one.token_id, one.token, one.logprob, tops)
+    told, *tops = [
+        encoding.top_logprob(each.token_id, each.token, each.logprob, each.bytes) for each in (one, *one.top)
+    ]
+    return encoding.token_logprob(told, tops)
 
 
 def plain(part: ChoiceDelta | Choice) -> dict[str, Any]:

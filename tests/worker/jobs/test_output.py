@@ -196,3 +196,31 @@ def test_a_thought_once_logged_as_text_stays_text(
         assert has_thought_in_text([delta], text) is expected, delta
     empty = tuple(tokenizer.encode("</think>\n\nYes").ids)
     assert not has_thought_in_text([ChoiceDelta(token_ids=empty, text="Yes")], text)
+
+
+@pytest.mark.parametrize(
+    ("special", "with_stop", "said"), [(0, 0, "a fox"), (1, 0, "<begin>a fox"), (1, 1, "<begin>a fox<end>")]
+)
+def test_an_end_token_is_text_where_both_are_asked_for(
+    thinker: tuple[TextModel, Tokenizer], special: bool, with_stop: bool, said: str
+) -> None:
+    """As in vLLM. It counts as output anyway."""
+    text, tokenizer = thinker
+    row = ChoiceOutput(0, text.detokenizer(special=bool(special), with_stop=bool(with_stop)))
+    row.ids += tokenizer.encode("<begin>a fox<end>").ids
+    row.reason, row.end_token = "stop", True
+    told = row.take()
+    assert told is not None
+    assert (told["text"], told["token_ids"]) == (said, row.ids)
+
+
+def test_special_tokens_of_a_thought_stay_in_it(thinker: tuple[TextModel, Tokenizer]) -> None:
+    text, tokenizer = thinker
+    row = ChoiceOutput(0, text.detokenizer(["<begin>b"], special=True, with_stop=True), watched=True)
+    row.thought = text.thought(ThoughtStart.POSSIBLE, special=True)
+    row.ids += tokenizer.encode("<think>\n<begin>a</think>\n\n<end>no<begin>bc").ids
+    assert row.feed()
+    told = row.take()
+    assert told is not None
+    assert (told["reasoning_content"], told["text"]) == ("<begin>a", "<end>no<begin>b")
+    assert told["token_ids"] == tokenizer.encode("<think>\n<begin>a</think>\n\n<end>no<begin>b").ids

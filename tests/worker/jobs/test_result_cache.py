@@ -16,9 +16,16 @@ from support.workers.work import SHARD, Work, outcome, read_to, rest_of
 from millstream import AsyncClient, ClientOptions, JobCancelled, JobFailed, JobFields, Result
 from millstream.wire.keys import shard_of
 from millstream.wire.messages import codec
+from millstream.wire.messages.sampling import SamplingParams
 from millstream_worker.jobs.job import Phase
 
 CACHE: dict[str, Any] = {"result_cache": 2**20}
+LIMITED = (
+    SamplingParams(include_stop_str_in_output=True),
+    SamplingParams(skip_special_tokens=False),
+    SamplingParams(bad_words=("w900",)),
+    SamplingParams(allowed_token_ids=range(900)),
+)
 EXACT: dict[str, Any] = {"temperature": 0.0, "n": 2, "logprobs": True, "stop": "w9 w10"}
 
 
@@ -46,6 +53,7 @@ async def test_an_equal_request_gets_the_kept_result(
         apart: list[dict[str, Any]] = [
             {"tenant": "acme"}, {"temperature": 1.0, "seed": 1}, {"temperature": 1.0, "seed": 2}, {"n": 1},
             {"temperature": 1.0}, {"temperature": 1.0}, {"min_tokens": 1}, {"cache": "no-cache"},
+            *({"sampling": one} for one in LIMITED),
         ]  # fmt: skip
         others = [await outcome(client, "w1", 20, **EXACT | one) for one in apart]
         assert not any(other.cached for other in others)

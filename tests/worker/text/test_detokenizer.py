@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.models.tokenizers import KINDS, build
+from support.models.tokenizers import KINDS, SPECIAL, build
 from tokenizers import Tokenizer
 
 from millstream_worker.text.detokenizer import Detokenizer
@@ -142,8 +142,8 @@ def test_special_and_out_of_range_tokens_have_no_text(kind: str) -> None:
     detokenizer = Detokenizer(pieces)
     assert run(detokenizer, [[end], [*word, end, pieces.vocab_size + 7], [end]]) == whole(tokenizer, word)
     assert detokenizer.kept_tokens == len(word) + 4
-    assert pieces.token_text(end) == "<end>"
-    assert pieces.token_text(pieces.vocab_size + 7) == ""
+    assert pieces.shown(end) == ("<end>", [])
+    assert pieces.shown(pieces.vocab_size + 7) == ("", None)
 
 
 @given(text=TEXTS, rng=st.randoms(use_true_random=False), min_tokens=st.integers(0, 30))
@@ -161,3 +161,44 @@ def test_no_stop_string_is_looked_for_in_the_first_tokens(
     got = run(Detokenizer(pieces, stop, min_tokens), cut(ids, rng))
     rest = run(Detokenizer(pieces, stop), [ids[min_tokens:]])
     assert got == free.decode() + rest
+
+
+@given(kind=KIND, text=TEXTS, stop=st.lists(st.text("the\n .é日", min_size=1, max_size=4), max_size=3),
+       rng=st.randoms(use_true_random=False), min_tokens=st.integers(0, 4))  # fmt: skip
+def test_a_text_may_end_behind_its_stop_string(
+    kind: str, text: str, stop: list[str], rng: random.Random, min_tokens: int
+) -> None:
+    """It is what it is without, with the string; the ids end with the token that completes it."""
+    pieces, ids = TokenBytes(build(kind)), build(kind).encode(text).ids
+    without, behind = (Detokenizer(pieces, stop, min_tokens, with_stop=one) for one in (False, True))
+    shorter, longer = run(without, cut(ids, rng)), run(behind, cut(ids, rng))
+    assert behind.stopped == without.stopped
+    assert longer in [shorter + one for one in stop] if behind.stopped else longer == shorter
+    kept = behind.kept_tokens
+    assert run(Detokenizer(pieces), [ids[:kept]]).startswith(longer)
+    if behind.stopped:
+        assert len(Detokenizer(pieces).feed(ids[: kept - 1])) < len(longer)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(rng=st.randoms(use_true_random=False))
+def test_named_tokens_are_text_as_in_the_full_decode(kind: str, rng: random.Random) -> None:
+    """Wherever they stand, at the start of the text, too."""
+    tokenizer = build(kind)
+    pieces = TokenBytes(tokenizer).with_special()
+    special = [tokenizer.token_to_id(name) for name in SPECIAL]
+    usable = [i for i in range(pieces.vocab_size) if kind not in FALLBACK or not is_lone_byte(pieces.of(i))]
+    ids = rng.choices([*usable, *special * 50], k=rng.randint(0, 20))
+    assert run(Detokenizer(pieces), cut(ids, rng)) == tokenizer.decode(ids, skip_special_tokens=False)
+    assert {pieces.shown(one)[1] for one in special} == {None}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=TEXTS)
+def test_bytes_of_tokens_joined_are_those_of_the_text(kind: str, text: str) -> None:
+    """But for spaces that some tokenizers drop at the start of a text."""
+    tokenizer = build(kind)
+    pieces, ids = TokenBytes(tokenizer), tokenizer.encode(text).ids
+    told = [pieces.shown(one) for one in [*ids, tokenizer.token_to_id("<end>")]]
+    joined = b"".join(name.encode() if own is None else bytes(own) for name, own in told)
+    assert joined.decode().lstrip(" ") == whole(tokenizer, ids).lstrip(" ")

@@ -43,6 +43,10 @@ def chat(*turns: tuple[str, str]) -> Request:
     return Request(messages=tuple(ChatMessage(role=role, content=text) for role, text in turns))
 
 
+def shown(model: TextModel, token: int) -> str:
+    return model.detokenizer().token_bytes.shown(token)[0]
+
+
 def test_a_prompt_comes_back_as_it_was(model: TextModel) -> None:
     """Special tokens are added to prompts only."""
     ids = model.encode(Request(prompt="the quick 🙂 fox"))
@@ -54,13 +58,13 @@ def test_a_prompt_comes_back_as_it_was(model: TextModel) -> None:
 
 
 def test_messages_go_through_the_template_up_to_the_answer(model: TextModel) -> None:
-    names = [model.token_text(i) for i in model.encode(chat(("system", "be brief"), ("user", "the fox?")))]
+    names = [shown(model, i) for i in model.encode(chat(("system", "be brief"), ("user", "the fox?")))]
     assert "".join(names) == "<begin>system: be brief<end><begin>user: the fox?<end><begin>"
     assert names[0] == "<begin>", "special tokens of the template are single tokens"
     plain = chat(("user", "the fox?"))
     asked = plain.model_copy(update={"chat_template_kwargs": {"enable_thinking": False, "unknown": [1]}})
     added = model.encode(asked)[len(model.encode(plain)) :]
-    assert "".join(model.token_text(one) for one in added) == "no thinking"
+    assert "".join(shown(model, one) for one in added) == "no thinking"
 
 
 def test_what_the_renderer_takes_itself_is_reserved() -> None:
@@ -107,3 +111,13 @@ def test_many_threads_may_encode_at_once(model: TextModel) -> None:
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda text: model.encode(Request(prompt=text)), prompts))
     assert together == [model.encode(Request(prompt=text)) for text in prompts]
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "bpe-byte-fallback"])
+def test_bad_words_are_those_behind_a_space_too(kind: str) -> None:
+    model = TextModel(PreTrainedTokenizerFast(tokenizer_object=build(kind)))
+    written = model.bad_words(["fox", "  fox", "a", "<end>"])
+    assert len(written) == len(set(written))
+    for text in ("fox", " fox", "a", " a", "<end>"):
+        assert tuple(build(kind).encode(text, add_special_tokens=False).ids) in written
+    assert model.bad_words([]) == ()

@@ -33,7 +33,12 @@ _FAILURES = {  # by the engine's reason: the error's code, and what it says afte
     ),
     "grammar_stuck": (
         "grammar_stuck",
-        "no token of the model fits the response_format after {} output tokens; allow more there",
+        "no token of the model fits the response_format and the limits of tokens after {} output tokens; "
+        "allow more there",
+    ),
+    "limits_stuck": (
+        "limits_stuck",
+        "allowed_token_ids, bad_words and min_tokens leave no token after {} output tokens; allow more",
     ),
 }
 
@@ -176,13 +181,11 @@ class OutputProcessor:
     def _take_logprobs(self, step: Step) -> None:
         for place, logprob, top_ids, top_logprobs in step.logprobs:
             given = self._queue.rows.get(step.handles[place])
-            if given is not None and given[1].logprobs is not None:
-                given[1].add_logprob(self._logprob(step.tokens[place], logprob, top_ids, top_logprobs))
-
-    def _logprob(self, token: int, logprob: float, top_ids: list[int], top_logprobs: list[float]) -> bytes:
-        name = self._model.get().text.token_text
-        top = [encoding.top_logprob(i, name(i), p) for i, p in zip(top_ids, top_logprobs, strict=True)]
-        return encoding.token_logprob(token, name(token), logprob, top)
+            if given is None or given[1].logprobs is None:
+                continue
+            drawn = given[1].told(step.tokens[place], logprob)
+            top = [given[1].told(*one) for one in zip(top_ids, top_logprobs, strict=True)]
+            given[1].add_logprob(encoding.token_logprob(drawn, top))
 
     def _end_row(self, handle: int, reason: str) -> list[Job]:
         """Returns the jobs whose choice it was, the leader last."""

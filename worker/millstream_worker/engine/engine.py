@@ -41,7 +41,7 @@ class Engine(Generic[H]):
     """Iteration-level batching: after each step finished rows leave and waiting rows join.
 
     `depth` steps are launched ahead of the one being settled: 0 if launching computes (CPU), 1 if the device
-    works while the host plans (its tokens are then seen one step late). A step with grammars is sampled only
+    works while the host plans (its tokens are then seen one step late). A step with masks is sampled only
     when the tokens before it are known: its forward runs meanwhile.
     """
 

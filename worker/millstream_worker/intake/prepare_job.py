@@ -22,6 +22,7 @@ from millstream_worker.intake.grammar_request import (
     thought_start,
     tool_call_mode,
 )
+from millstream_worker.intake.limits import limits_of
 from millstream_worker.intake.outline import outline
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.context_exceeded import ContextExceeded
@@ -62,6 +63,7 @@ def prepare(job: Job, started: StartReply, text: TextModel, info: EngineInfo, bo
     job.prediction = tuple(text.predicted(job.request.prediction or "", job.max_tokens))
     _check_result(job.request.sampling, bounds)
     _check_ids(job.request, info)
+    job.limits = limits_of(job.request, start, text)
     asked = job.request.sampling
     if job.request.kind is RequestKind.COUNT:
         job.rows.clear()  # it is as well as any, and nothing is computed
@@ -88,14 +90,20 @@ def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int, s
     job.written = bodies
     job.acknowledged = len(bodies)
     for index in range(asked.n):
-        calls = job.request.may_call
-        detokenizer = text.detokenizer(asked.stop, asked.min_tokens, calls=calls)
+        special = not asked.skip_special_tokens
+        detokenizer = text.detokenizer(
+            asked.stop,
+            asked.min_tokens,
+            calls=job.request.may_call,
+            special=special,
+            with_stop=asked.include_stop_str_in_output,
+        )
         row = ChoiceOutput(index, detokenizer, watched=bool(asked.stop))
         row.constrained = job.grammar is not None
         row.calling = tool_call_mode(job.request, job.id)
         row.logprobs = [] if asked.logprobs else None
         own = [delta for delta in deltas if delta.index == index]
-        row.thought = None if has_thought_in_text(own, text) else text.thought(start)
+        row.thought = None if has_thought_in_text(own, text) else text.thought(start, special=special)
         row.resume(own)
         job.rows.append(row)
 
@@ -223,6 +231,7 @@ def _check_ids(request: Request, info: EngineInfo) -> None:
     for field, ids in (
         ("sampling.logit_bias", request.sampling.logit_bias),
         ("sampling.stop_token_ids", request.sampling.stop_token_ids),
+        ("sampling.allowed_token_ids", request.sampling.allowed_token_ids or ()),
     ):
         beyond = [token_id for token_id in ids if token_id >= info.vocab_size]
         if beyond:

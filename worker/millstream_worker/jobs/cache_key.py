@@ -10,7 +10,7 @@ from millstream_worker.jobs.engine_request import sampling_of
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.served_model import ServedModel
 
-_FORMAT = 2  # of the key and of the results kept under it
+_FORMAT = 3  # of the key and of the results kept under it
 
 
 def cache_key(job: Job, served: ServedModel) -> bytes:
@@ -32,7 +32,10 @@ def cache_key(job: Job, served: ServedModel) -> bytes:
         job.end_ids,
         len(job.rows),
         asked.stop,
+        asked.include_stop_str_in_output,
+        asked.skip_special_tokens,
         job.grammar,
+        job.limits,
         calling and (calling.reason, calling.free),
         job.rows[0].thought is not None,
     )

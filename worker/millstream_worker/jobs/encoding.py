@@ -19,16 +19,15 @@ from millstream.wire.versions import FIRST_VERSION
 Plain = dict[str, Any]
 
 
-def top_logprob(token_id: int, token: str, logprob: float) -> Plain:
-    return {"token_id": token_id, "token": token, "logprob": logprob}
+def top_logprob(token_id: int, token: str, logprob: float, own_bytes: Sequence[int] | None = None) -> Plain:
+    """`own_bytes`: only where the token's text does not show them."""
+    fields: Plain = {"token_id": token_id, "token": token, "logprob": logprob}
+    return fields if own_bytes is None else fields | {"bytes": list(own_bytes)}
 
 
-def token_logprob(token_id: int, token: str, logprob: float, top: Sequence[Plain]) -> bytes:
-    """One token's entry, packed."""
-    fields = top_logprob(token_id, token, logprob)
-    if top:
-        fields["top"] = list(top)
-    return codec.pack(fields)
+def token_logprob(fields: Plain, top: Sequence[Plain]) -> bytes:
+    """One token's entry, packed; `fields`: as of one of the most likely ones."""
+    return codec.pack(fields | {"top": list(top)} if top else fields)
 
 
 def least_logprob_bytes(top: int) -> int:

@@ -25,6 +25,7 @@ def engine_request(job: Job) -> EngineRequest:
         alone=job.alone,
         prediction=job.prediction,
         grammar=job.grammar,
+        limits=job.limits,
     )
 
 

@@ -20,7 +20,7 @@ from millstream.wire.messages.choices import Choice
 from millstream.wire.messages.job_messages import ErrorInfo, Request, ResultCache, State, Timing
 from millstream.wire.messages.script_replies import Claim, LaneEntry, StartReply
 from millstream.wire.versions import FIRST_VERSION
-from millstream_worker.engine.protocol.request import GrammarSpec
+from millstream_worker.engine.protocol.request import GrammarSpec, LimitSpec
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.encoding import Plain
 from millstream_worker.jobs.output import ChoiceOutput
@@ -77,6 +77,7 @@ class Job:
     max_tokens: int = 0
     end_ids: tuple[int, ...] = ()
     grammar: GrammarSpec | None = None
+    limits: LimitSpec | None = None
     cache_key: bytes = b""  # equal for jobs that have one answer; empty: its answer is its own
     looking_up: bool = False  # an answer to this key is being looked for on the server
     cached: bool = False  # its answer is that of an equal job

@@ -45,7 +45,7 @@ class ChoiceOutput:
     logprobs: list[bytes] | None = None  # packed, one per id, where they were asked for
     logprob_bytes: int = 0  # of all those
     reason: FinishReason | None = None
-    end_token: bool = False  # the last id ended it: it counts as output, and is no text
+    end_token: bool = False  # the last id ended it: it counts as output, and is text only with stop strings
     fits: bool = False  # it is a whole sentence of its grammar
     # at its end
     # True if the answer satisfies its grammar; None without one, or for free text beside optional tools
@@ -120,6 +120,11 @@ class ChoiceOutput:
         calls = text if self.calling is not None else 0
         return self.logprob_bytes + _ID_BYTES * len(self.ids) + text + thought + calls
 
+    def told(self, token_id: int, logprob: float) -> Plain:
+        """One token with its log-probability, as this choice's text has it."""
+        text, own_bytes = self.detokenizer.token_bytes.shown(token_id)
+        return encoding.top_logprob(token_id, text, logprob, own_bytes)
+
     def add_logprob(self, packed: bytes) -> None:
         assert self.logprobs is not None, "only where they were asked for"
         self.logprobs.append(packed)
@@ -127,7 +132,7 @@ class ChoiceOutput:
 
     def feed(self) -> bool:
         """Detokenize new ids. True if a stop string was found just now, which ended the choice."""
-        end = len(self.ids) - self.end_token
+        end = len(self.ids) - (self.end_token and not self.detokenizer.with_stop)
         if self.fed < end:
             self.fresh += self.detokenizer.feed(self._take_thought(self.ids[self.fed : end]))
             self.fed = end

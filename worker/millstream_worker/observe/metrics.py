@@ -142,7 +142,7 @@ class Metrics:
         self.grammar_seconds = make.counter(
             "grammar_seconds", "Compiling formats, and following earlier output through them"
         )
-        self.masked_rows = make.counter("masked_rows", "Output tokens sampled under a format")
+        self.masked_rows = make.counter("masked_rows", "Output tokens sampled under a format or limits")
         self.forced_tokens = make.counter(
             "forced_tokens", "Output tokens that a format left no choice about, not sampled"
         )

@@ -17,11 +17,20 @@ _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 class Detokenizer:
     """`feed` sampled ids, `flush` at the choice's end; after `stopped` it returns no more text.
 
-    Stop strings are not searched in the text of the first `min_tokens` ids.
+    Stop strings are not searched in the text of the first `min_tokens` ids. `with_stop`: the text ends behind
+    the stop string, not before it.
     """
 
-    def __init__(self, token_bytes: TokenBytes, stop: Sequence[str] = (), min_tokens: int = 0) -> None:
-        self._token_bytes = token_bytes
+    def __init__(
+        self,
+        token_bytes: TokenBytes,
+        stop: Sequence[str] = (),
+        min_tokens: int = 0,
+        *,
+        with_stop: bool = False,
+    ) -> None:
+        self.token_bytes = token_bytes
+        self.with_stop = with_stop
         self._stop = tuple(stop)
         self._min_tokens = min_tokens
         self._utf8 = _utf8_decoder(errors="replace")
@@ -35,14 +44,12 @@ class Detokenizer:
 
     @property
     def stopped(self) -> bool:
-        """A stop string was found; the text ends before it."""
+        """A stop string was found; the text ends there."""
         return self._kept is not None
 
     @property
     def kept_tokens(self) -> int:
-        """The number of ids fed so far that contribute to the text: those that begin before the stop
-        string.
-        """
+        """The number of ids fed so far that contribute to the text: those that begin before its end."""
         return self._count if self._kept is None else self._kept
 
     @property
@@ -88,11 +95,11 @@ class Detokenizer:
 
     def _bytes(self, ids: Sequence[int]) -> bytes:
         if self._begun:
-            return self._token_bytes.join(ids)
+            return self.token_bytes.join(ids)
         for place, token_id in enumerate(ids):
-            if self._token_bytes.of(token_id):
+            if self.token_bytes.of(token_id):
                 self._begun = True
-                return self._token_bytes.first(token_id) + self._token_bytes.join(ids[place + 1 :])
+                return self.token_bytes.first(token_id) + self.token_bytes.join(ids[place + 1 :])
         return b""
 
     def _release(self, text: str, final: bool) -> str:
@@ -104,9 +111,10 @@ class Detokenizer:
         if (
             found is not None
         ):  # the stop string that was complete first, as if the text had come letter by letter
+            end = found[0] if self.with_stop else found[1]
             self._held = ""
-            self._kept = self._tokens_before(self._released + found[1])
-            return text[: found[1]]
+            self._kept = self._tokens_before(self._released + end)
+            return text[:end]
         keep = 0 if final else self._undecided(text)
         self._held = text[len(text) - keep :]
         text = text[: len(text) - keep]
@@ -126,7 +134,7 @@ class Detokenizer:
         """The number of leading tokens that begin before character number `chars` of the text. Runs once, at
         a stop.
         """
-        replay = Detokenizer(self._token_bytes)
+        replay = Detokenizer(self.token_bytes)
         length = 0
         for place, token_id in enumerate(self._ids):
             if length >= chars:

@@ -44,6 +44,7 @@ class TextModel:
         self.vocab_size = vocab_size or self._token_bytes.vocab_size
         self.call_tokens = (self._single(CALL_BEGIN), self._single(CALL_END))  # around a call of a tool
         self._call_bytes = self._token_bytes.with_names(*(one for one in self.call_tokens if one is not None))
+        self._named_bytes = self._token_bytes.with_special()
         begin, end = map(self._single, ("<think>", "</think>"))
         self.think = None if begin is None or end is None else ThinkTokens(begin, end)
 
@@ -88,31 +89,46 @@ class TextModel:
         ids = self._counting.ids(text, add_special_tokens=False)[:most]
         return self._checked("prediction", ids) if ids else ids
 
+    def bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The tokens of these texts, as they are and behind a space. Raises InvalidRequest."""
+        written: dict[tuple[int, ...], None] = {}
+        for word in words:
+            text = word.lstrip() or word
+            for one in (text, f" {text}"):
+                written[tuple(self._counting.ids(one, add_special_tokens=False))] = None
+        if () in written:
+            raise InvalidRequest("sampling.bad_words", list(words), "has a text without tokens; leave it out")
+        return tuple(written)
+
     def check_bytes(self, data: bytes, most: int, start: int, end: int) -> None:
         """Raises TooLong if the prompt data[start:end] certainly has more than `most` tokens."""
         self._counting.check_bytes(data, most, start, end)
 
     def detokenizer(
-        self, stop: Sequence[str] = (), min_tokens: int = 0, *, calls: bool = False
+        self,
+        stop: Sequence[str] = (),
+        min_tokens: int = 0,
+        *,
+        calls: bool = False,
+        special: bool = False,
+        with_stop: bool = False,
     ) -> Detokenizer:
-        """For one choice, which ends before the first stop string after its first `min_tokens` ids. `calls`:
-        the tokens around a call of a tool are text, also where they are special ones.
+        """For one choice, which ends before the first stop string after its first `min_tokens` ids, or
+        `with_stop` behind it. `calls`: the tokens around a call of a tool are text, also where they are
+        special ones; `special`: so are all special ones.
         """
-        return Detokenizer(self._call_bytes if calls else self._token_bytes, stop, min_tokens)
-
-    def token_text(self, token_id: int) -> str:
-        """The text of a single token, for logprobs; a partial character is U+FFFD."""
-        return self._token_bytes.token_text(token_id)
+        plain = self._call_bytes if calls else self._token_bytes
+        return Detokenizer(self._named_bytes if special else plain, stop, min_tokens, with_stop=with_stop)
 
     def thought_start(self, prompt: Sequence[int]) -> ThoughtStart:
         """How an answer to a rendered prompt begins; NONE where the model has no tokens for thoughts."""
         return ThoughtStart.NONE if self.think is None else self.think.start(prompt, self._token_bytes)
 
-    def thought(self, start: ThoughtStart) -> Thought | None:
-        """For one choice."""
+    def thought(self, start: ThoughtStart, *, special: bool = False) -> Thought | None:
+        """For one choice. `special`: special tokens are text."""
         if self.think is None or start is ThoughtStart.NONE:
             return None
-        return Thought(self.think, start, self._token_bytes)
+        return Thought(self.think, start, self._named_bytes if special else self._token_bytes)
 
     def _single(self, name: str) -> int | None:
         """The id of the added token of this name, if the model can write it."""

@@ -31,6 +31,8 @@ class TokenBytes:
         names = {index: name for name, index in tokenizer.get_vocab(with_added_tokens=True).items()}
         self._tokenizer = tokenizer
         self._names = names
+        self._special = [index for index, token in added.items() if token.special]
+        self._is_local = to_bytes is not None
         self._table = [b""] * (max(names, default=-1) + 1)
         for index, name in names.items():
             if index in added:
@@ -51,6 +53,14 @@ class TokenBytes:
             other._table[token_id] = self._names[token_id].encode()
         return other
 
+    def with_special(self) -> TokenBytes:
+        """A copy in which all special tokens are text, as the tokenizer has them if it skips none."""
+        other = self.with_names(*self._special)
+        if not self._is_local:
+            for token_id in self._special:
+                other._table[token_id] = self._asked(token_id)
+        return other
+
     def of(self, token_id: int) -> bytes:
         """Empty for special tokens, and for ids that only pad the model's embedding."""
         return self._table[token_id] if token_id < len(self._table) else b""
@@ -64,24 +74,27 @@ class TokenBytes:
     def first(self, token_id: int) -> bytes:
         """The token's bytes at the start of a text: mostly without the leading space."""
         piece = self.of(token_id)
-        if self._plain_start:
+        if self._plain_start or not piece:
             return piece
         try:
             piece.decode()
         except UnicodeDecodeError:
             return piece  # a partial character: no space in front of it
-        text: str = self._tokenizer.decode([token_id], skip_special_tokens=True)
+        text: str = self._tokenizer.decode([token_id], skip_special_tokens=False)
         return text.encode()
 
-    def token_text(self, token_id: int) -> str:
-        """The text of a single token, for logprobs; special tokens by their name."""
-        return self.of(token_id).decode(errors="replace") or self._names.get(token_id, "")
+    def shown(self, token_id: int) -> tuple[str, list[int] | None]:
+        """A single token for logprobs: its text, special tokens by their name and parts of a character as
+        U+FFFD, and its bytes where the text does not show them.
+        """
+        own = self.of(token_id)
+        text = own.decode(errors="replace") or self._names.get(token_id, "")
+        return text, None if text.encode() == own and "\ufffd" not in text else list(own)
 
     def _asked(self, token_id: int) -> bytes:
         """The text that the tokenizer itself adds for the token after another one."""
-        alone = self._tokenizer.decode([token_id])
-        twice: str = self._tokenizer.decode([token_id, token_id])
-        return twice.removeprefix(alone).encode()
+        alone, twice = (self._tokenizer.decode([token_id] * n, skip_special_tokens=False) for n in (1, 2))
+        return str(twice).removeprefix(alone).encode()
 
 
 def _rule(decoder: dict[str, Any] | None) -> tuple[_ToBytes | None, bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal, TypeVar, overload
+from typing import Annotated, Any, Literal, TypeVar, overload
 
 from pydantic import BaseModel, Field
 
@@ -13,24 +13,27 @@ from millstream.wire.messages.sampling import TokenId
 from millstream.wire.messages.tools import CALL_BEGIN, ToolCall
 
 M = TypeVar("M", bound=BaseModel)
+Byte = Annotated[int, Field(ge=0, le=255)]
 FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class TopLogprob(Message):
-    token_id: TokenId
-    token: str
-    logprob: float
-
-
-class TokenLogprob(Message):
-    """The log-probability of one sampled token, and of the most likely ones at its place.
-
-    Natural logarithms of the model's own distribution, before penalties, bias and temperature.
+    """`bytes`: the token's own, where `token` does not show them: it is a part of a character or, without
+    any, no text.
     """
 
     token_id: TokenId
     token: str
     logprob: float
+    bytes: tuple[Byte, ...] | None = None
+
+
+class TokenLogprob(TopLogprob):
+    """The log-probability of one sampled token, and of the most likely ones at its place.
+
+    Natural logarithms of the model's own distribution, before penalties, bias and temperature.
+    """
+
     top: tuple[TopLogprob, ...] = ()
 
 

@@ -2,7 +2,7 @@
 device, no clock and no socket.
 
     plan()    running rows first (decode, then prefill chunks), then admissions, within `max_step_tokens`
-    masks()   what rows with a grammar may sample in the newest plan
+    masks()   what rows with a grammar or limits may sample in the newest plan
     settle()  the oldest outstanding plan: tokens to their rows, rows that are over out of the batch
 
 With a pipeline depth of 1 a plan is made while the one before it still runs: a row's next token is then taken
@@ -53,6 +53,7 @@ class Scheduler:
             hash_seed=config.hash_seed,
             prefix_cache=config.prefix_cache,
             salted=config.salted,
+            vocab_size=config.vocab_size,
         )
         host = HostPool(config.host_blocks, config.host_blocks_a_step) if config.host_blocks else None
         pool = BlockPool(config.blocks, host)
@@ -170,7 +171,7 @@ class Scheduler:
 
     @property
     def constrained(self) -> bool:
-        """True if the newest plan samples under grammars: its masks depend on the plans before it."""
+        """True if the newest plan samples under masks, which depend on the plans before it."""
         return self._constrained.sampled_in(self._outstanding[-1])
 
     def masks(self) -> TokenMasks | None:

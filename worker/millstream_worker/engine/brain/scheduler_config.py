@@ -16,7 +16,7 @@ class SchedulerConfig:
     context_length: int  # most tokens of a row, prompt and output
     prefix_cache: bool  # without it, only the choices of one request share blocks
     hash_seed: bytes  # model, KV dtype: everything that changes the KV of equal tokens
-    vocab_size: int = 0  # logits of a token; only for grammars
+    vocab_size: int = 0  # logits of a token; only for grammars and limits of tokens
     pipeline_depth: int = 0
     salted: bool = True  # blocks are shared only within one salt
     # costs of shared prefix reads; None: plans have no prefix groups

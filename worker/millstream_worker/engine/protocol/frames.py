@@ -20,7 +20,7 @@ import msgpack
 
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.protocol.outputs import Compiled, EngineStats, Refused, Step
-from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
+from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, LimitSpec, SamplingSpec
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
@@ -211,10 +211,11 @@ def _decode(body: bytes) -> Frame:
         case "ready":
             return Ready(EngineInfo(*fields[0]))
         case "add":
-            *rest, grammar = fields[0]
-            handle, prompt, max_tokens, sampling, *rest = rest
+            handle, prompt, max_tokens, sampling, *rest, grammar, limits = fields[0]
             request = EngineRequest(handle, prompt, max_tokens, SamplingSpec(*sampling), *rest)
-            return Add(request if grammar is None else replace(request, grammar=GrammarSpec(*grammar)))
+            grammar = None if grammar is None else GrammarSpec(*grammar)
+            limits = None if limits is None else LimitSpec(*limits)
+            return Add(replace(request, grammar=grammar, limits=limits))
         case "step":
             handles, tokens, finished, admitted, logprobs, stats, drafts = fields
             return Step(handles, tokens, finished, admitted, logprobs, EngineStats(*stats), drafts)

@@ -56,7 +56,7 @@ class EngineStats(NamedTuple):
     drafted_total: int = 0  # draft tokens verified
     accepted_total: int = 0  # those of them that became output
     waste_tokens: int = 0  # places in the blocks of the batch that hold nothing: less than one block per row
-    masked_rows_total: int = 0  # samples under a grammar
+    masked_rows_total: int = 0  # samples under a grammar, or limits of tokens
     forced_total: int = 0  # output tokens that a grammar left no choice about, and that were not sampled
     grammars_waiting: int = 0  # requests whose grammar is being compiled, or waits for that
     grammars_compiled_total: int = 0
@@ -74,7 +74,8 @@ class Step(NamedTuple):
     `finished`: (handle, reason) of choices that ended. Reasons: "stop" (an end id was sampled: it is in
     `tokens`, counts as output and is not part of the text), "length", "complete" (its grammar takes nothing
     more; the last token is text), "error" (its logits were not finite), "grammar_limit" (its grammar became
-    too large to follow) and "grammar_stuck" (no token fits its grammar).
+    too large to follow), "grammar_stuck" (no token fits its grammar, and its limits) and "limits_stuck" (its
+    limits bar every token).
     """
 
     handles: list[int]

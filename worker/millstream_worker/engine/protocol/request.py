@@ -43,6 +43,18 @@ class GrammarSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitSpec:
+    """The tokens that every output of a request may have, beside its grammar. None and empty: any."""
+
+    allowed: tuple[int, ...] | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()  # the last token of each never follows those before it
+    # The tokens after which a thought is ended, and its own ones: without a begin, the prompt has begun it.
+    thought_budget: int | None = None
+    thought_begin: int | None = None
+    thought_end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRequest:
     """A request from the front; choice i has the handle `handle` + i.
 
@@ -64,3 +76,4 @@ class EngineRequest:
     alone: bool = False  # run in a batch of its own (suspect of having killed an engine)
     prediction: tuple[int, ...] = ()  # what its outputs may be, for the most part
     grammar: GrammarSpec | None = None
+    limits: LimitSpec | None = None

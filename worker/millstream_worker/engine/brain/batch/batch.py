@@ -31,7 +31,7 @@ class Batch:
         self.priority = np.zeros(max_rows, np.int64)
         self.interactive = np.zeros(max_rows, np.bool_)  # as requested, not by ageing
         self.random = np.zeros(max_rows, np.bool_)  # its samples depend on noise
-        self.constrained = np.zeros(max_rows, np.bool_)  # by a grammar
+        self.constrained = np.zeros(max_rows, np.bool_)  # by a grammar, or limits of tokens
         self.prompt_len = np.zeros(max_rows, np.int32)
         self.computed = np.zeros(max_rows, np.int32)
         self.scheduled = np.zeros(max_rows, np.int32)

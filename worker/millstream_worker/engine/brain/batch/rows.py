@@ -18,7 +18,7 @@ import numpy as np
 
 from millstream_worker.engine.brain.batch.plan import Int32
 from millstream_worker.engine.brain.cache.block_hash import extend_chain
-from millstream_worker.engine.grammars.matcher import Matcher
+from millstream_worker.engine.grammars.limited_matcher import RowMatcher
 from millstream_worker.engine.protocol.request import EngineRequest
 
 
@@ -62,7 +62,7 @@ class Row:
     priority: int  # 0 by its request, or by ageing
     output: list[int]
     chain: list[bytes]  # hashes of its full blocks, as far as they were needed
-    matcher: Matcher | None = None  # follows its output; None: any token may come next
+    matcher: RowMatcher | None = None  # follows its output; None: any token may come next
     state: RowState = RowState.WAITING
     # while waiting
     waiting_since: float = 0.0

@@ -1,5 +1,5 @@
-"""Masks the tokens of the batch's rows that follow a grammar before they are sampled, and appends forced
-tokens after it.
+"""Masks the tokens of the batch's rows that follow a grammar, or have limits, before they are sampled, and
+appends forced tokens after it.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from millstream_worker.engine.brain.batch.batch import Batch
 from millstream_worker.engine.brain.batch.plan import TokenMasks
 from millstream_worker.engine.brain.batch.planner import LAST, REFUSED, Launch
 from millstream_worker.engine.brain.batch.rows import Row, RowState
-from millstream_worker.engine.grammars.matcher import Matcher
+from millstream_worker.engine.grammars.limited_matcher import RowMatcher
 
 _WORD = 32  # tokens
 
 
 class ConstrainedRows:
-    """The rows that follow a grammar. `vocab_size` is the number of logits of a token."""
+    """The rows that have a matcher. `vocab_size` is the number of logits of a token."""
 
     def __init__(self, batch: Batch, vocab_size: int) -> None:
         self._batch = batch
         self._words = -(-vocab_size // _WORD)
 
     def sampled_in(self, launch: Launch) -> bool:
-        """True if any sample of the launch follows a grammar."""
+        """True if any sample of the launch has a matcher."""
         return bool(self._batch.constrained[launch.sample_slots].any())
 
     def masks(self, launch: Launch) -> TokenMasks:
@@ -34,10 +34,10 @@ class ConstrainedRows:
         bits = np.empty((len(indices), self._words), np.int32)
         begin, size = bits.ctypes.data, bits.strides[0]  # asked for once: it takes as long as a row's mask
         follows = launch.follows
-        ahead: Matcher | None = None  # has followed the draft tokens before the sample
+        ahead: RowMatcher | None = None  # has followed the draft tokens before the sample
         for place, index in enumerate(indices):
             matcher = ahead or launch.rows[index].matcher
-            assert matcher is not None, f"row {launch.rows[index].handle} has no grammar"
+            assert matcher is not None, f"row {launch.rows[index].handle} has no matcher"
             matcher.fill(bits[place], begin + place * size)
             if follows is None or index >= len(follows):
                 continue

@@ -25,7 +25,7 @@ class Totals:
     output: int = 0
     preemptions: int = 0
     steps: int = 0
-    masked: int = 0  # samples under a grammar
+    masked: int = 0  # samples under a grammar, or limits of tokens
     forced: int = 0  # of the output: tokens that a grammar left no choice about
     drafted: int = 0  # draft tokens
     accepted: int = 0  # those of them that were right

@@ -9,7 +9,9 @@ import numpy as np
 
 from millstream_worker.engine.brain.batch.rows import Origin, Row
 from millstream_worker.engine.brain.cache.block_hash import extend_chain, root_hash
+from millstream_worker.engine.grammars.limited_matcher import LimitedMatcher
 from millstream_worker.engine.grammars.matcher import Matcher
+from millstream_worker.engine.grammars.token_limits import TokenLimits
 from millstream_worker.engine.protocol.outputs import Refused
 from millstream_worker.engine.protocol.request import EngineRequest
 
@@ -17,6 +19,7 @@ from millstream_worker.engine.protocol.request import EngineRequest
 class RowFactory:
     """`hash_seed`: everything that changes KV for equal tokens (model, KV dtype). Without `prefix_cache`,
     only the choices of one request share blocks; without `salted`, requests of different salts do.
+    `vocab_size`: the number of logits of a token.
     """
 
     def __init__(
@@ -28,6 +31,7 @@ class RowFactory:
         hash_seed: bytes,
         prefix_cache: bool,
         salted: bool = True,
+        vocab_size: int = 0,
     ) -> None:
         self._context_length = context_length
         self._capacity = capacity  # tokens that the pool holds
@@ -35,6 +39,7 @@ class RowFactory:
         self._hash_seed = hash_seed
         self._prefix_cache = prefix_cache
         self._salted = salted
+        self._vocab_size = vocab_size
         self._numbers = count()
 
     @property
@@ -70,11 +75,13 @@ class RowFactory:
         scopes = (salt,) if self._prefix_cache else (salt, str(request.handle))
         origin = Origin(request, prompt, root_hash(self._hash_seed, *scopes), [])
         extend_chain(origin.chain, origin.root, prompt, self._block_size)
+        limits = TokenLimits(request.limits, request.sampling, self._vocab_size) if request.limits else None
         left = [choice for choice in range(request.choices) if choice not in request.done]
-        return [self._row(origin, choice, (matchers or {}).get(choice)) for choice in left]
+        return [self._row(origin, choice, (matchers or {}).get(choice), limits) for choice in left]
 
-    def _row(self, origin: Origin, choice: int, matcher: Matcher | None) -> Row:
+    def _row(self, origin: Origin, choice: int, matcher: Matcher | None, limits: TokenLimits | None) -> Row:
         request = origin.request
+        output = list(request.outputs[choice]) if choice < len(request.outputs) else []
         return Row(
             origin=origin,
             handle=request.handle + choice,
@@ -83,7 +90,7 @@ class RowFactory:
             max_output=min(request.max_tokens, self.longest - len(request.prompt)),
             end_ids=frozenset(request.sampling.end_ids),
             priority=request.priority,
-            output=list(request.outputs[choice]) if choice < len(request.outputs) else [],
+            output=output,
             chain=origin.chain.copy(),
-            matcher=matcher,
+            matcher=matcher if limits is None else LimitedMatcher(limits, matcher, output),
         )
