@@ -160,7 +160,7 @@ def test_workers_count_the_prompts_of_a_check(batch: BatchFiles, tokenizer: Path
             assert client.keys("*:job:*") == []
     told = [line for line in done.stdout.splitlines() if line[:2] != "20"]  # the worker logs there, too
     assert told[0].startswith("line 101: prompt: ")
-    assert "holds 64 tokens" in told[0]
+    assert "length is 64 tokens" in told[0]
     assert told[1].startswith("line 603: custom_id: 'twice' stands on an earlier line")
     assert told[2:] == [
         "lines     601 can run, 2 cannot",
