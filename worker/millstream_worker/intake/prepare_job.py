@@ -26,6 +26,7 @@ from millstream_worker.intake.outline import outline
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.output import ChoiceOutput
+from millstream_worker.jobs.sampling_defaults import NO_DEFAULTS, SamplingDefaults
 from millstream_worker.text import TextModel, ThoughtStart, TooLong
 
 _LARGE_BYTES = 64 * 1024  # beyond that a message is outlined before it is decoded
@@ -45,20 +46,28 @@ class JobBounds:
     result_bytes: int
 
 
-def prepare(job: Job, started: StartReply, text: TextModel, info: EngineInfo, bounds: JobBounds) -> None:
+def prepare(
+    job: Job,
+    started: StartReply,
+    text: TextModel,
+    info: EngineInfo,
+    bounds: JobBounds,
+    defaults: SamplingDefaults = NO_DEFAULTS,
+) -> None:
     """Fill in the job. Raises InvalidRequest if its payload is no valid request, or one that cannot be
     computed here; LogDamaged if its log cannot be resumed.
     """
     most = _most_input(info, bounds)
     if len(job.entry.payload) > _LARGE_BYTES:
         _check_outline(job, text, most, info, bounds)
-    job.request = read_request(job.entry.payload)
+    job.request, job.defaulted = defaults.fill(read_request(job.entry.payload))
     job.prompt = _prompt(job.request, text, most, info, bounds)
     start = thought_start(job.request, job.prompt, text)
     ends = _turn_ends(job.request, text, info)
     job.grammar = grammar_of(job.request, start, text, ends)
     _take_log(job, started, text, info.vocab_size, start)
-    job.max_tokens = _max_tokens(job.request, len(job.prompt), info, bounds)
+    longest = _max_tokens(job.request, len(job.prompt), info, bounds)
+    job.max_tokens = min(longest, job.defaulted.get("max_tokens", longest))
     job.prediction = tuple(text.predicted(job.request.prediction or "", job.max_tokens))
     _check_result(job.request.sampling, bounds)
     _check_ids(job.request, info)

@@ -10,7 +10,16 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar, overload
 
-from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from millstream.errors import IncompleteAnswer, InvalidRequest, ProtocolError
 from millstream.wire.keys import Lane
@@ -166,6 +175,14 @@ class Request(Message):
                 raise WrongField(*asked.popitem(), problem)
         return self
 
+    @model_serializer(mode="wrap")
+    def _with_said(self, serialize: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        """With what was set, also where it equals the default: the model may have another."""
+        fields: dict[str, Any] = serialize(self)
+        if info.exclude_defaults and (said := self.sampling.said()):
+            fields["sampling"] = said | fields.get("sampling", {})
+        return fields
+
     @property
     def calling(self) -> str:
         """The type of its tool choice; `none` without tools."""
@@ -272,7 +289,7 @@ class Result(Message):
     attempts: Number = 1
     seed: Number | None = None
     metadata: dict[str, str] = Field(default_factory=dict)
-    prompt_token_ids: tuple[TokenId, ...] | None = Field(None, repr=False)  # with `return_token_ids`
+    prompt_token_ids: tuple[TokenId, ...] | None = Field(default=None, repr=False)  # with `return_token_ids`
     sampling: dict[str, Any] | None = None  # parameters that the model's defaults set, by name
 
     @property
