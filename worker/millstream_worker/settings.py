@@ -122,6 +122,9 @@ class Settings(BaseSettings):
     max_result_bytes: int = Field(64 * 2**20, ge=2**16, le=2**28)
     """Largest result of a job in bytes, log-probabilities included; a larger one fails the job, which keeps
     its text so far."""
+    generation_config: Literal["auto", "off"] = "auto"
+    """Sampling defaults of requests that leave a parameter unset: auto takes those of the checkpoint's
+    generation_config.json, off takes none; must be equal on all workers of a queue."""
     prefix_cache: bool = True
     """Reuse of KV cache blocks between sequences that begin with the same tokens."""
     prefix_scope: Literal["tenant", "all"] = "tenant"

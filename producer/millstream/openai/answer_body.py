@@ -114,6 +114,8 @@ def _envelope(own_id: str, kind: str, result: Result) -> dict[str, Any]:
         body["weights"] = result.weights
     if result.kv_format is not None:
         body["kv_format"] = result.kv_format
+    if result.sampling:
+        body["sampling"] = result.sampling
     return body
 
 

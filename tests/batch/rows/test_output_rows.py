@@ -35,6 +35,7 @@ RESULT = Result(
     model="small",
     weights="int8",
     kv_format="int8",
+    sampling={"temperature": 0.6},
     metadata={"page": "3"},
 )
 
@@ -74,6 +75,7 @@ def test_a_completion() -> None:
                 "metadata": {"page": "3"},
                 "weights": "int8",
                 "kv_format": "int8",
+                "sampling": {"temperature": 0.6},
             },
         },
     }

@@ -18,7 +18,7 @@ def test_a_vocabulary_that_cannot_be_followed_is_looked_at_once() -> None:
     """It takes seconds, in which the other requests with grammars wait."""
     looks = []
 
-    def tokenizer() -> LLTokenizer:
+    def tokenizer(ends: tuple[int, ...]) -> LLTokenizer:
         looks.append(1)
         raise InvalidGrammar("it has no end")
 
@@ -31,7 +31,7 @@ def test_a_vocabulary_that_cannot_be_followed_is_looked_at_once() -> None:
 
 def compiled(schema: object) -> Matcher:
     spec = GrammarSpec("json_schema", json.dumps(schema), compact=True)
-    return GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: 0.0).matchers(
+    return GrammarCompiler(lambda ends: LLTokenizer("byte"), lambda grammar: 0.0).matchers(
         EngineRequest(1, (1,), 5, grammar=spec)
     )[0]
 
@@ -54,7 +54,7 @@ def test_the_largest_object_of_optional_properties_compiles() -> None:
 def test_an_output_outside_the_grammar_is_not_continued() -> None:
     """An earlier attempt's engine had another version of the compiler."""
     request = EngineRequest(1, (1,), 5, grammar=GrammarSpec("regex", "[0-9]+"), outputs=(tuple(b"1a"),))
-    compiler = GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: 0.0)
+    compiler = GrammarCompiler(lambda ends: LLTokenizer("byte"), lambda grammar: 0.0)
     with pytest.raises(InvalidGrammar, match="choice 0 does not fit after 2 tokens of an earlier attempt"):
         compiler.matchers(request)
 
@@ -66,7 +66,7 @@ def test_an_output_outside_the_grammar_is_not_continued() -> None:
 )  # fmt: skip
 def test_a_thought_may_come_before_each_kind_of_answer(kind: Any, text: str) -> None:
     spec = GrammarSpec(kind, text, thought_end=ord("!"))
-    compiler = GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: 0.0)
+    compiler = GrammarCompiler(lambda ends: LLTokenizer("byte"), lambda grammar: 0.0)
     [matcher] = compiler.matchers(EngineRequest(1, (1,), 5, grammar=spec)).values()
     answer = '"yes"' if kind == "json_schema" else "yes"
     assert matcher.consume(list(b"hm!"))
@@ -88,7 +88,7 @@ def test_the_search_for_the_bad_function_has_one_time_bound() -> None:
     functions = [[f"f{number}", "{}"] for number in range(128)]
     marks = [["<a>", None], ["</a>", None]]
     form = {"functions": functions, "marks": marks, "free": False, "many": False}
-    compiler = GrammarCompiler(lambda: LLTokenizer("byte"), check)
+    compiler = GrammarCompiler(lambda ends: LLTokenizer("byte"), check)
     with pytest.raises(InvalidGrammar, match=r"than 2 s \(at fault is none of the functions before f3;"):
         compiler.matchers(EngineRequest(1, (1,), 5, grammar=GrammarSpec("tools", json.dumps(form))))
     assert len(tried) == 4
@@ -105,7 +105,7 @@ def test_the_search_for_the_bad_function_has_one_time_bound() -> None:
 )
 def test_the_tried_grammar_differs_only_in_surrounding_tokens(kind: Any, text: str) -> None:
     tried: list[str] = []
-    compiler = GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: tried.append(grammar) or 0.0)
+    compiler = GrammarCompiler(lambda ends: LLTokenizer("byte"), lambda grammar: tried.append(grammar) or 0.0)
     for end in (None, 100):
         spec = GrammarSpec(kind, text, thought_end=end)
         compiler.matchers(EngineRequest(1, (1,), 5, grammar=spec))
@@ -118,7 +118,7 @@ def test_the_tried_grammar_differs_only_in_surrounding_tokens(kind: Any, text: s
 
 def test_a_token_named_by_id_is_tried_as_a_letter() -> None:
     tried: list[str] = []
-    compiler = GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: tried.append(grammar) or 0.0)
+    compiler = GrammarCompiler(lambda ends: LLTokenizer("byte"), lambda grammar: tried.append(grammar) or 0.0)
     spec = GrammarSpec("grammar", 'start: "a" <[100]> # <[1]>')
     compiler.matchers(EngineRequest(1, (1,), 5, grammar=spec))
     assert json.loads(tried[0])["grammars"] == [{"lark_grammar": 'start: "a" /x/ # <[1]>'}]

@@ -25,7 +25,7 @@ ESCAPED = r'{"\u0061":"x"}'
 
 
 def compiled(spec: GrammarSpec) -> Matcher:
-    compiler = GrammarCompiler(lambda: TOKENIZER, lambda grammar: 0.0)
+    compiler = GrammarCompiler(lambda ends: TOKENIZER, lambda grammar: 0.0)
     return compiler.matchers(EngineRequest(1, (1,), 5, grammar=spec))[0]
 
 

@@ -178,7 +178,7 @@ ONE = '<tool_call>\n{"name": "get", "arguments": {"a": "x"}}\n</tool_call>'
     ],
 )
 def test_a_free_answer_spells_calls_that_have_no_marks(text: str, fits_one: bool, fits_many: bool) -> None:
-    compiler = GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: 0.0)
+    compiler = GrammarCompiler(lambda ends: LLTokenizer("byte"), lambda grammar: 0.0)
     for many, fits in ((False, fits_one), (True, fits_many)):
         request = EngineRequest(1, PROMPT, 5, grammar=tools(free=True, many=many))
         [matcher] = compiler.matchers(request).values()

@@ -57,8 +57,12 @@ def tiny_model(kind: str, seed: int = 0, *, size: int = 64, tied: bool = False) 
 
 
 def write_gguf(
-    path: Path, model: PreTrainedModel, weights: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32
+    path: Path,
+    model: PreTrainedModel,
+    weights: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    **ends: int,
 ) -> Path:
+    """`ends`: further tokens at the end of a turn (`eot`) or of a message (`eom`)."""
     config = model.config
     writer = gguf.GGUFWriter(path, config.model_type)
     writer.add_name("tiny")
@@ -75,6 +79,8 @@ def write_gguf(
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
     _add_tokenizer(writer)
+    for name, token in ends.items():
+        getattr(writer, f"add_{name}_token_id")(token)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[config.model_type.upper()], config.num_hidden_layers)
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:

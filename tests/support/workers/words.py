@@ -45,9 +45,9 @@ def tokenizer() -> Tokenizer:
     return made
 
 
-def vocabulary() -> LLTokenizer:
+def vocabulary(ends: tuple[int, ...] = ()) -> LLTokenizer:
     """As the compiler of grammars needs it."""
-    return LLTokenizer(tokenizer().to_str(), n_vocab=VOCAB, eos_token=[END])
+    return LLTokenizer(tokenizer().to_str(), n_vocab=VOCAB, eos_token=[END, *ends])
 
 
 def next_token(last: int, temperature: float, noise: float, allowed: NDArray[np.intp] | None = None) -> int:

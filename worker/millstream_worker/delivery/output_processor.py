@@ -191,9 +191,10 @@ class OutputProcessor:
         """Returns the jobs whose choice it was, the leader last."""
         leader, ended = self._queue.end_row(handle)
         jobs = [*self._queue.followers_of(leader), leader]
+        ends = self._model.get().info.eos_ids + (leader.grammar.ends if leader.grammar else ())
         for row in (job.rows[ended.index] for job in jobs):
             row.reason, row.end_token = _REASONS[reason], reason == "stop"
-            whole = row.end_token and row.ids[-1] in self._model.get().info.eos_ids
+            whole = row.end_token and row.ids[-1] in ends
             row.fits = whole or reason == "complete"
         return jobs
 

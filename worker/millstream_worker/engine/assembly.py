@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
+from llguidance import LLTokenizer
 
 from millstream_worker.engine.batch_limits import fit_limits
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
@@ -114,7 +114,9 @@ def _build(
 
 
 def _grammars(info: EngineInfo) -> GrammarThread:
-    vocabulary = partial(read_vocabulary, info.tokenizer, info.vocab_size, info.eos_ids)
+    def vocabulary(ends: tuple[int, ...]) -> LLTokenizer:
+        return read_vocabulary(info.tokenizer, info.vocab_size, info.eos_ids + ends)
+
     return GrammarThread(GrammarCompiler(vocabulary, GrammarTrial().check))
 
 

@@ -17,12 +17,16 @@ from millstream_worker.jobs.output import ToolCallMode
 from millstream_worker.text import TextModel, ThoughtStart
 
 
-def grammar_of(request: Request, start: ThoughtStart, text: TextModel) -> GrammarSpec | None:
-    """Returns the grammar of the answer; None if it may be anything. Raises InvalidRequest."""
+def grammar_of(
+    request: Request, start: ThoughtStart, text: TextModel, ends: tuple[int, ...]
+) -> GrammarSpec | None:
+    """Returns the grammar of the answer; None if it may be anything. `ends`: tokens that end it, beside the
+    model's own. Raises InvalidRequest.
+    """
     if request.may_call:
-        made = _tools(request, text)
+        made = replace(_tools(request, text), ends=ends)
     elif (asked := request.response_format) is not None:
-        made = GrammarSpec(asked.type, asked.text, asked.compact, asked.whitespace_pattern)
+        made = GrammarSpec(asked.type, asked.text, asked.compact, asked.whitespace_pattern, ends=ends)
     else:
         return None
     if text.think is None or start is ThoughtStart.NONE:

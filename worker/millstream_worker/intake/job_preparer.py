@@ -66,7 +66,7 @@ class JobPreparer:
 
 
 def _read(job: Job, started: StartReply, served: ServedModel, bounds: JobBounds, keeps: bool) -> None:
-    prepare(job, started, served.text, served.info, bounds)
+    prepare(job, started, served.text, served.info, bounds, served.defaults)
     if keeps and not job.output_tokens:  # else a part of it was perhaps computed in another format
         job.cache_key = cache_key(job, served)
 

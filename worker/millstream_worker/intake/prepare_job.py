@@ -28,6 +28,7 @@ from millstream_worker.jobs import encoding
 from millstream_worker.jobs.context_exceeded import ContextExceeded
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.output import ChoiceOutput
+from millstream_worker.jobs.sampling_defaults import NO_DEFAULTS, SamplingDefaults
 from millstream_worker.text import TextModel, ThoughtStart, TooLong
 
 _LARGE_BYTES = 64 * 1024  # beyond that a message is outlined before it is decoded
@@ -47,19 +48,28 @@ class JobBounds:
     result_bytes: int
 
 
-def prepare(job: Job, started: StartReply, text: TextModel, info: EngineInfo, bounds: JobBounds) -> None:
+def prepare(
+    job: Job,
+    started: StartReply,
+    text: TextModel,
+    info: EngineInfo,
+    bounds: JobBounds,
+    defaults: SamplingDefaults = NO_DEFAULTS,
+) -> None:
     """Fill in the job. Raises InvalidRequest if its payload is no valid request, or one that cannot be
     computed here; LogDamaged if its log cannot be resumed.
     """
     most = _most_input(info, bounds)
     if len(job.entry.payload) > _LARGE_BYTES:
         _check_outline(job, text, most, info, bounds)
-    job.request = read_request(job.entry.payload)
+    job.request, job.defaulted = defaults.fill(read_request(job.entry.payload))
     job.prompt = _prompt(job.request, text, most, info, bounds)
     start = thought_start(job.request, job.prompt, text)
-    job.grammar = grammar_of(job.request, start, text)
+    ends = _turn_ends(job.request, text, info)
+    job.grammar = grammar_of(job.request, start, text, ends)
     _take_log(job, started, text, info.vocab_size, start)
-    job.max_tokens = _max_tokens(job.request, len(job.prompt), info, bounds)
+    longest = _max_tokens(job.request, len(job.prompt), info, bounds)
+    job.max_tokens = min(longest, job.defaulted.get("max_tokens", longest))
     job.prediction = tuple(text.predicted(job.request.prediction or "", job.max_tokens))
     _check_result(job.request.sampling, bounds)
     _check_ids(job.request, info)
@@ -67,7 +77,7 @@ def prepare(job: Job, started: StartReply, text: TextModel, info: EngineInfo, bo
     asked = job.request.sampling
     if job.request.kind is RequestKind.COUNT:
         job.rows.clear()  # it is as well as any, and nothing is computed
-    job.end_ids = (() if asked.ignore_eos else info.eos_ids) + asked.stop_token_ids
+    job.end_ids = (() if asked.ignore_eos else info.eos_ids + ends) + asked.stop_token_ids
     for row in job.rows:
         if row.reason is None and len(row.ids) >= job.max_tokens and not row.constrained:
             row.reason = "length"
@@ -80,6 +90,15 @@ def forget_input(job: Job) -> None:
     answer = ("chat_template_kwargs", "response_format", "tools", "tool_choice", "prediction")
     none = dict.fromkeys((*INPUTS, *answer))
     job.request = job.request.model_copy(update=none)
+
+
+def _turn_ends(request: Request, text: TextModel, info: EngineInfo) -> tuple[int, ...]:
+    """The tokens beside the model's own that end an answer. A chat never runs into the user's next turn; a
+    plain prompt goes on as by transformers' `generate`.
+    """
+    if request.messages is None:
+        return ()
+    return tuple(token for token in text.turn_ends if token not in info.eos_ids)
 
 
 def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int, start: ThoughtStart) -> None:

@@ -108,6 +108,7 @@ def result(
     attempts: int,
     seed: int | None,
     metadata: dict[str, str],
+    sampling: Plain | None = None,
     version: int = FIRST_VERSION,
 ) -> bytes:
     """A job's result, as it is stored. `facts`: fields that say what computed it, by name."""
@@ -130,6 +131,8 @@ def result(
         fields["seed"] = seed
     if metadata:
         fields["metadata"] = metadata
+    if sampling:
+        fields["sampling"] = sampling
     return _with_choices(fields)
 
 

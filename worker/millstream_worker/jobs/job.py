@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from millstream.errors import ProtocolError
 from millstream.wire.keys import Lane, ShardKeys
@@ -75,6 +76,9 @@ class Job:
     prompt: tuple[int, ...] = ()
     prediction: tuple[int, ...] = ()
     max_tokens: int = 0
+    defaulted: dict[str, Any] = field(
+        default_factory=dict
+    )  # sampling parameters that the model's defaults set
     end_ids: tuple[int, ...] = ()
     grammar: GrammarSpec | None = None
     limits: LimitSpec | None = None
@@ -252,6 +256,7 @@ class Job:
             attempts=self.attempt,
             seed=self.seed if self.rows else None,  # unread, its own is not known
             metadata=self.request.metadata,
+            sampling=self.defaulted,
             version=max(FIRST_VERSION, self.entry.version),
         )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from millstream.wire.state.heartbeat import STARTING_ENGINE
 from millstream_worker.engine.protocol.config import EngineInfo
+from millstream_worker.jobs.sampling_defaults import NO_DEFAULTS, SamplingDefaults
 from millstream_worker.text import TextModel
 
 
@@ -15,6 +16,7 @@ from millstream_worker.text import TextModel
 class ServedModel:
     text: TextModel
     info: EngineInfo
+    defaults: SamplingDefaults = NO_DEFAULTS
 
     @property
     def facts(self) -> dict[str, str]:
@@ -30,10 +32,11 @@ class ServedModel:
 class ModelSlot:
     """Filled each time an engine is ready, before it gets any job. After an engine's death its model stays
     until the next one is published. `step`: the last one of an engine's start; `changed` is called when
-    either is another.
+    either is another. `generation_config`: auto | off: the use of the checkpoint's sampling defaults.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, generation_config: str = "auto") -> None:
+        self._generation_config = generation_config
         self.current: ServedModel | None = None
         self.step = STARTING_ENGINE
         self.changed: Callable[[], None] = lambda: None
@@ -45,7 +48,9 @@ class ModelSlot:
 
     async def load(self, info: EngineInfo) -> ServedModel:
         """Read the files that an engine names. Raises TokenizerUnusable."""
-        return ServedModel(await asyncio.to_thread(TextModel.load, info.tokenizer, info.vocab_size), info)
+        text = await asyncio.to_thread(TextModel.load, info.tokenizer, info.vocab_size)
+        off = self._generation_config == "off"
+        return ServedModel(text, info, NO_DEFAULTS if off else SamplingDefaults.read(info.tokenizer))
 
     def publish(self, served: ServedModel) -> None:
         self.current = served

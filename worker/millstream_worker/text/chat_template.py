@@ -37,6 +37,7 @@ To call one, write its name and its arguments as JSON between {CALL_BEGIN} and {
 {{"name": <name of the function>, "arguments": <object of its arguments>}}
 {CALL_END}"""
 _QUESTION = {"role": "user", "content": "probe_question"}
+_ANSWER = {"role": "assistant", "content": "probe_answer"}
 _TOOL = {"name": "probe_tool", "description": "", "parameters": {"type": "object", "properties": {}}}
 _SHOWN = {"type": "function", "function": _TOOL}
 _CALL = {"id": "call00001", "type": "function", "function": {"name": "probe_call", "arguments": {"a": 7301}}}
@@ -68,6 +69,13 @@ class ChatTemplate:
         if self.exists:
             self._try([_QUESTION])
             self._try([_QUESTION, _CALLING, _OUTCOME], [_SHOWN])
+
+    def around_answer(self) -> tuple[str, str, str]:
+        """Short texts, as the template writes them: up to an answer that is asked for; up to an answer's text
+        in a conversation that goes on; and behind that.
+        """
+        before, found, behind = self._try([_QUESTION, _ANSWER, _QUESTION]).partition("probe_answer")
+        return self._try([_QUESTION]), before if found else "", behind
 
     def render(self, request: Request) -> str:
         """The text of the request's messages and tools, up to the answer. Raises InvalidRequest."""
@@ -161,8 +169,7 @@ class ChatTemplate:
 
     @cached_property
     def _takes_outcomes(self) -> bool:
-        said = {"role": "assistant", "content": "probe_answer"}
-        return self._knows_tools or "probe_outcome" in self._try([_QUESTION, said, _OUTCOME])
+        return self._knows_tools or "probe_outcome" in self._try([_QUESTION, _ANSWER, _OUTCOME])
 
     def _try(self, turns: Sequence[Turn], tools: Sequence[Turn] = ()) -> str:
         """The rendered text; empty if the template raises an error."""

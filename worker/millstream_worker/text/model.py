@@ -20,6 +20,7 @@ from millstream_worker.text.reasoning import ThinkTokens, Thought, ThoughtStart
 from millstream_worker.text.render_budget import TemplateTooMuch
 from millstream_worker.text.token_bytes import TokenBytes
 from millstream_worker.text.token_count import TokenCounter
+from millstream_worker.text.turn_ends import turn_ends
 
 
 class TokenizerUnusable(Exception):
@@ -47,6 +48,7 @@ class TextModel:
         self._named_bytes = self._token_bytes.with_special()
         begin, end = map(self._single, ("<think>", "</think>"))
         self.think = None if begin is None or end is None else ThinkTokens(begin, end)
+        self.turn_ends: tuple[int, ...] = ()  # tokens that end a chat's answer, beside the model's own
 
     @classmethod
     def load(cls, folder: str | Path, vocab_size: int | None = None) -> TextModel:
@@ -61,6 +63,7 @@ class TextModel:
         model = cls(tokenizer, vocab_size)
         try:
             model.template.check()
+            model.turn_ends = turn_ends(tokenizer, model.template, model.vocab_size)
         except TemplateTooMuch as error:
             raise TokenizerUnusable(
                 f"the chat template in {folder} {error}, for a conversation of one word; correct "

@@ -10,7 +10,16 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar, overload
 
-from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from millstream.errors import IncompleteAnswer, InvalidRequest, ProtocolError
 from millstream.wire.keys import Lane
@@ -165,6 +174,14 @@ class Request(Message):
                 )
                 raise WrongField(*asked.popitem(), problem)
         return self
+
+    @model_serializer(mode="wrap")
+    def _with_said(self, serialize: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        """With what was set, also where it equals the default: the model may have another."""
+        fields: dict[str, Any] = serialize(self)
+        if info.exclude_defaults and (said := self.sampling.said()):
+            fields["sampling"] = said | fields.get("sampling", {})
+        return fields
 
     @property
     def calling(self) -> str:

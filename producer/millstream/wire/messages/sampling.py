@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -19,6 +19,8 @@ _WIDER = "wider_bounds"
 MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
 MAX_ALLOWED_TOKENS = 2**18  # every token of the largest vocabularies
+# Fields whose defaults a model may have of its own: here are those of a model without any.
+DEFAULTED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 _LATER = {name.removeprefix("sampling.") for name in ADDED if name.startswith("sampling.")} - {_WIDER}
@@ -27,7 +29,7 @@ TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class SamplingParams(Message):
-    """How tokens are sampled and when a choice ends.
+    """How tokens are sampled and when a choice ends. What is not set may have a default of the model.
 
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 are off. `max_tokens` None: up to the
     model's context length. `seed` None: one is sampled at the first start, from 0 to 2^53 - 1, kept for later
@@ -77,6 +79,10 @@ class SamplingParams(Message):
                 "top_logprobs", self.top_logprobs, "needs logprobs: true; set it, or leave top_logprobs out"
             )
         return self
+
+    def said(self) -> dict[str, Any]:
+        """The fields that were set, of those for which models have defaults."""
+        return {name: getattr(self, name) for name in DEFAULTED if name in self.model_fields_set}
 
     def later_fields(self) -> list[str]:
         """The names of its fields that the first version of messages does not have, and that are set; and one

@@ -10,8 +10,8 @@ import gguf
 import pytest
 import torch
 from filelock import FileLock
-from support.models.gguf_files import BOS, EOS, tiny_llama, write_gguf
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from support.models.gguf_files import BOS, EOS, UNK, tiny_llama, write_gguf
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from millstream_worker.engine.runner.checkpoint import gguf_cache
 from millstream_worker.engine.runner.checkpoint.gguf_cache import GGUFCache, GGUFError
@@ -72,6 +72,12 @@ def test_the_tokenizer_comes_along_with_its_chat_template(file: Path, cache: GGU
     )["input_ids"]
     assert tokenizer.decode(chat) == "<|im_start|>user hi<|im_end|><|im_start|>assistant "
     assert chat[0] == BOS
+
+
+def test_ends_of_turn_and_message_are_ends_of_the_model(tmp_path: Path, cache: GGUFCache) -> None:
+    file = write_gguf(tmp_path / "tiny.gguf", tiny_llama(), eot=UNK, eom=BOS)
+    kept = GenerationConfig.from_pretrained(cache.folder_of(file, Told()))
+    assert kept.eos_token_id == [EOS, UNK, BOS]
 
 
 def test_a_file_is_converted_once_and_again_for_other_weights(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.models.spelling import with_words
 from support.models.tokenizers import build
@@ -23,7 +24,7 @@ END = 2
 def matcher_of(tokenizer: Tokenizer, folder: Path, *texts: str) -> Matcher:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(str(folder))
     size = tokenizer.get_vocab_size()
-    compiler = GrammarCompiler(lambda: read_vocabulary(folder, size, (END,)), lambda grammar: 0.0)
+    compiler = GrammarCompiler(lambda ends: read_vocabulary(folder, size, (END, *ends)), lambda grammar: 0.0)
     spec = GrammarSpec("choice", json.dumps(texts))
     return compiler.matchers(EngineRequest(1, (1,), 90, grammar=spec))[0]
 
@@ -58,6 +59,26 @@ def test_a_tokenizer_with_a_prefix_space_puts_none_before_a_part(tmp_path: Path)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.ByteLevel(add_prefix_space=True)])
     forced = matcher_of(tokenizer, tmp_path, "the quick fox", "the quick cat").forced()
     assert TokenBytes(tokenizer).join(forced) == b"the quick"
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_an_answer_may_end_by_each_of_its_ends(chat: bool, tmp_path: Path) -> None:
+    tokenizer = build("byte-level")
+    own, turn = tokenizer.token_to_id("<end>"), tokenizer.token_to_id("<begin>")
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(str(tmp_path))
+    size = tokenizer.get_vocab_size()
+    compiler = GrammarCompiler(
+        lambda more: read_vocabulary(tmp_path, size, (own, *more)), lambda grammar: 0.0
+    )
+    spec = GrammarSpec("regex", "z+", ends=(turn,) if chat else ())
+    matcher = compiler.matchers(EngineRequest(1, (1,), 90, grammar=spec))[0]
+    assert matcher.consume([tokenizer.token_to_id("z")])
+    bits = np.zeros(-(-size // 32), np.int32)
+    matcher.fill(bits, bits.ctypes.data)
+    found = np.unpackbits(bits.view(np.uint8), bitorder="little").nonzero()[0]
+    assert (own in found, turn in found) == (True, chat)
+    assert matcher.consume([turn if chat else own])
+    assert matcher.complete
 
 
 def test_a_row_that_leaves_its_grammar_is_stuck(tmp_path: Path) -> None:

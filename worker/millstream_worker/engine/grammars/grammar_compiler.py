@@ -28,6 +28,7 @@ from millstream_worker.engine.grammars.unwritable import ESCAPES, problem_of_tex
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
 T = TypeVar("T")
+Ends = tuple[int, ...]  # token ids
 WHITESPACE = r"[ \n]{1,20}"  # between JSON's tokens: models without a bound repeat it up to max_tokens
 MOST_KEPT = 64  # compiled grammars
 SEARCH_S = 2.0  # from the begin of a compilation: for the place in a schema that is at fault
@@ -43,14 +44,15 @@ class InvalidGrammar(ValueError):
 
 class GrammarCompiler:
     """Caches the compiled grammars used last, and the reasons why others cannot be used.
-    `tokenizer`: makes the model's when the first grammar comes; takes seconds, even if there can be none.
+    `tokenizer`: makes the model's, whose texts may also end by the tokens given, when the first grammar with
+    these comes; takes seconds, even if there can be none.
     `check`: raises InvalidGrammar for one that must not be compiled here; returns the CPU seconds that this
     took. All in one thread."""
 
-    def __init__(self, tokenizer: Callable[[], LLTokenizer], check: Callable[[str], float]) -> None:
+    def __init__(self, tokenizer: Callable[[Ends], LLTokenizer], check: Callable[[str], float]) -> None:
         self._make_tokenizer = tokenizer
         self._check = check
-        self._tokenizer: LLTokenizer | InvalidGrammar | None = None
+        self._tokenizers: dict[Ends, LLTokenizer | InvalidGrammar] = {}  # of prompts, and of chats
         self._compiled: OrderedDict[GrammarSpec, Matcher | InvalidGrammar] = OrderedDict()
         self.compiled_total = 0
         self.reused_total = 0
@@ -83,9 +85,9 @@ class GrammarCompiler:
         return _unless_invalid(known)
 
     def _new(self, spec: GrammarSpec) -> Matcher:
-        if self._tokenizer is None:
-            self._tokenizer = _or_reason(self._make_tokenizer)
-        tokenizer = _unless_invalid(self._tokenizer)
+        if spec.ends not in self._tokenizers:
+            self._tokenizers[spec.ends] = _or_reason(lambda: self._make_tokenizer(spec.ends))
+        tokenizer = _unless_invalid(self._tokenizers[spec.ends])
         end_s = time.monotonic() + SEARCH_S
         try:
             grammar = with_thought(_grammar(spec), spec)

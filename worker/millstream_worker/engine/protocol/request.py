@@ -35,6 +35,7 @@ class GrammarSpec:
     # the tokens around a thought before it; only an end: the prompt has begun it; none: there is no thought
     thought_begin: int | None = None
     thought_end: int | None = None
+    ends: tuple[int, ...] = ()  # tokens that may end a whole answer, beside the model's own
 
     @property
     def field(self) -> str:

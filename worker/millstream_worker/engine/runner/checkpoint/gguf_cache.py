@@ -29,7 +29,7 @@ from millstream_worker.engine.runner.quantization.packed import write_packed
 Report = Callable[[str], None]
 
 _TELL_S = 15.0  # that it waits: an engine that reports nothing for long is taken for stuck
-_FORM = b"2"  # of what is kept: with another one everything is converted anew
+_FORM = b"3"  # of what is kept: with another one everything is converted anew
 _UNREADABLE = (  # what the readers of GGUF raise for a file that is not what it says
     ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, struct.error,
 )  # fmt: skip
@@ -98,6 +98,10 @@ def _write(file: Path, folder: Path) -> None:
         else:
             _write_dequantized(weights.dtype, source, folder)
         transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
+    if ends := weights.end_ids:  # transformers reads only the first
+        generation = transformers.GenerationConfig.from_pretrained(folder)
+        generation.eos_token_id = ends if len(ends) > 1 else ends[0]
+        generation.save_pretrained(folder)
 
 
 def _write_packed(weights: GGUFWeights, source: dict[str, Any], folder: Path) -> None:

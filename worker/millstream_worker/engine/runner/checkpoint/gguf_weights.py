@@ -25,6 +25,7 @@ _ARCHITECTURES = {
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
 }
+_ENDS = (gguf.Keys.Tokenizer.EOS_ID, gguf.Keys.Tokenizer.EOT_ID, gguf.Keys.Tokenizer.EOM_ID)
 _ROTATED = ("attn_q.", "attn_k.")
 _FLOATING = {  # GGUFReader gives bytes of what numpy does not have
     GGMLQuantizationType.F32: torch.float32,
@@ -62,6 +63,12 @@ class GGUFWeights:
             elements[tensor.tensor_type] += int(tensor.n_elements)
         most = elements.most_common(1)[0][0]
         return _FLOATING.get(most, torch.bfloat16)
+
+    @property
+    def end_ids(self) -> list[int]:
+        """Returns the ends of a text, a turn and a message that the file names, without repetition."""
+        fields = (self._reader.get_field(key) for key in _ENDS)
+        return list(dict.fromkeys(int(field.contents()) for field in fields if field is not None))
 
     def packed(self, config: PretrainedConfig) -> PackedWeights:
         """Raises GGUFError for a type that is not computed, and for a file that lacks weights."""
