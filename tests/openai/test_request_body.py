@@ -184,7 +184,7 @@ WRONG: dict[Any, list[tuple[dict[str, Any], str, str]]] = {
         ({"messages": []}, "messages", "at least one"),
         ({"messages": ["hi"]}, "messages[0]", "an object with role and content"),
         ({"messages": [{"content": "x"}]}, "messages[0].role", "system, user or assistant"),
-        ({"messages": [*HELLO, {"role": "user"}]}, "messages[1].content", "give a text"),
+        ({"messages": [*HELLO, {"role": "user", "content": 5}]}, "messages[1].content", "give a text"),
         (
             {"messages": [{"role": "user", "content": [PART]}]},
             "messages[0].content[0].type",
@@ -253,8 +253,8 @@ def test_what_is_wrong_is_named(read: Any, body: dict[str, Any], field: str, pro
 
 
 def test_unknown_fields_of_messages_are_reported_too() -> None:
-    messages = [{"role": "user", "content": "x", "name": "Ann", "refusal": None}, {**HELLO[0], "nmae": 1}]
-    assert chat(messages=messages).unknown == ("messages.name", "messages.nmae")
+    messages = [{"role": "user", "content": "x", "mood": "glad", "refusal": None}, {**HELLO[0], "nmae": 1}]
+    assert chat(messages=messages).unknown == ("messages.mood", "messages.nmae")
 
 
 def test_tools_and_calls_of_a_chat() -> None:

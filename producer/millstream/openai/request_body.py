@@ -18,6 +18,7 @@ from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.chat_messages import TOOL_FIELDS, chat_input, unknown_in
 from millstream.openai.format_fields import FORMAT_FIELDS, deprecated_in, format_field, format_of
 from millstream.openai.message_content import predicted_text
+from millstream.openai.offered_tools import unknown_in_tools
 from millstream.openai.unsupported_field import UnsupportedField
 from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.messages.job_messages import Request, ResultCache
@@ -116,7 +117,8 @@ def unknown_names(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> tuple[str, 
     messages = body.get("messages")
     if endpoint is not ApiEndpoint.CHAT or not isinstance(messages, list):
         return unknown
-    return unknown + unknown_in([message for message in messages if isinstance(message, dict)])
+    unknown += unknown_in([message for message in messages if isinstance(message, dict)])
+    return unknown + unknown_in_tools(body.get("tools"))
 
 
 def max_tokens_of(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> Any:
