@@ -109,6 +109,7 @@ def result(
     attempts: int,
     seed: int | None,
     metadata: dict[str, str],
+    prompt_token_ids: Sequence[int] | None = None,
     version: int = FIRST_VERSION,
 ) -> bytes:
     """A job's result, as it is stored. `facts`: fields that say what computed it, by name."""
@@ -131,6 +132,8 @@ def result(
         fields["seed"] = seed
     if metadata:
         fields["metadata"] = metadata
+    if prompt_token_ids is not None:
+        fields["prompt_token_ids"] = prompt_token_ids
     return _with_choices(fields)
 
 
