@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from millstream.client.submit.requests import draft
 from millstream.errors import InvalidRequest
+from millstream.openai.offered_tools import unknown_in_tools
 from millstream.wire.messages import codec
 from millstream.wire.messages.job_messages import Request
 from millstream.wire.messages.tools import FunctionCall, Tool, ToolCall, ToolChoice
@@ -78,15 +79,36 @@ def test_an_answer_and_the_outcome_of_its_calls_go_back() -> None:
     assert sent(messages=[{**HELLO, "tool_calls": None}]) == sent()
 
 
+def test_names_with_dots_need_newer_workers() -> None:
+    assert [sent(tools=function(name=name)).version for name in ("get_it-2", "a.b:c/d", "g" * 70)] == [
+        3,
+        5,
+        5,
+    ]
+
+
+def test_what_stands_beside_a_function_is_passed_over() -> None:
+    more = [
+        {
+            **GET,
+            "cache_control": {"type": "ephemeral"},
+            "function": {**GET["function"], "defer_loading": True},
+        }
+    ]
+    assert sent(tools=more) == sent(tools=[GET])
+    assert unknown_in_tools([*more, {**GET, "x": None}]) == ("tools.cache_control", "tools.defer_loading")
+    assert unknown_in_tools("no list") == unknown_in_tools([5]) == ()
+
+
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": "get"}, "tools", "give a list"),
     ({"tools": ["get"]}, "tools[0]", 'give {"type": "function"'),
     ({"tools": [{"type": "custom"}]}, "tools[0].type", "only tools of type function"),
     ({"tools": [{"type": "function"}]}, "tools[0].function", 'give {"name"'),
-    ({"tools": [{"type": "function", "name": "get"}]}, "tools[0].name", "not known here"),
+    ({"tools": [{"type": "function", "name": "get"}]}, "tools[0].function", 'give {"name"'),
     ({"tools": function(name=None)}, "tools[0].function.name", "is missing"),
     ({"tools": function(name="get it")}, "tools[0].function.name", "pattern"),
-    ({"tools": function(limit=3)}, "tools[0].function.limit", "not known here"),
+    ({"tools": function(name="g" * 129)}, "tools[0].function.name", "pattern"),
     ({"tools": function(parameters="{}")}, "tools[0].function.parameters", "an object"),
     ({"tools": function(), "tool_choice": "get"}, "tool_choice", "auto, none, required or {"),
     ({"tools": function(), "tool_choice": {"type": "function"}}, "tool_choice", "auto, none, required or {"),

@@ -194,7 +194,7 @@ WRONG: dict[Any, list[tuple[dict[str, Any], str, str]]] = {
         ({"messages": []}, "messages", "at least one"),
         ({"messages": ["hi"]}, "messages[0]", "an object with role and content"),
         ({"messages": [{"content": "x"}]}, "messages[0].role", "system, user or assistant"),
-        ({"messages": [*HELLO, {"role": "user"}]}, "messages[1].content", "give a text"),
+        ({"messages": [*HELLO, {"role": "user", "content": 5}]}, "messages[1].content", "give a text"),
         (
             {"messages": [{"role": "user", "content": [PART]}]},
             "messages[0].content[0].type",

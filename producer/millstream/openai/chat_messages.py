@@ -1,17 +1,20 @@
-"""Reads messages and tools of a body."""
+"""Reads the messages of a chat, and the tools of a body, for clients, the gateway and batch files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millstream.errors import InvalidRequest
-from millstream.openai.message_content import text_of
+from millstream.openai.function_messages import with_tool_calls
+from millstream.openai.message_content import text_of_message
 from millstream.openai.offered_tools import asked_calls, asked_tools, checked
 from millstream.openai.unsupported_field import UnsupportedField
 from millstream.wire.messages.job_messages import ChatMessage
 
 TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
+# "developer" is the API's newer name of the system message; chat templates know the older one
+_ROLES = {"developer": "system"}
 
 
 def chat_input(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -19,34 +22,63 @@ def chat_input(given: Mapping[str, Any]) -> dict[str, Any]:
     messages = given.get("messages")
     if not isinstance(messages, list) or not messages:
         raise InvalidRequest("messages", messages, "give a list of at least one {role, content}")
-    turns = tuple(_message(f"messages[{place}]", item) for place, item in enumerate(messages))
-    return {"messages": turns} | asked_tools({name: given.get(name) for name in TOOL_FIELDS})
+    return {"messages": asked_messages(messages)} | asked_tools(
+        {name: given.get(name) for name in TOOL_FIELDS}
+    )
 
 
-def _message(where: str, message: Any) -> ChatMessage:
-    if not isinstance(message, dict):
+def _message(where: str, message: object) -> ChatMessage:
+    """A message in any of the forms that OpenAI and vLLM take. Raises InvalidRequest below `where`."""
+    if isinstance(message, ChatMessage):
+        return message
+    if not isinstance(message, Mapping):
         raise InvalidRequest(where, message, "give an object with role and content")
+    if message.get("audio"):
+        raise UnsupportedField(f"{where}.audio", message["audio"])
     role = message.get("role")
     if not isinstance(role, str) or not 1 <= len(role) <= 64:
         raise InvalidRequest(f"{where}.role", role, "give system, user or assistant")
-    if message.get("function_call"):
-        raise UnsupportedField(f"{where}.function_call", message["function_call"])
-    # "developer" is the API's newer name of the system message; chat templates know the older one
-    role = "system" if role == "developer" else role
-    calls = asked_calls(f"{where}.tool_calls", message.get("tool_calls") or [])
-    content = message.get("content")
-    text = "" if calls and content is None else _content(f"{where}.content", content)
-    answers = message.get("tool_call_id") or ""
-    if not isinstance(answers, str) or len(answers) > 512:
-        raise InvalidRequest(f"{where}.tool_call_id", answers, "give the id of a call")
-    fields = {"role": role, "content": text, "tool_calls": calls, "tool_call_id": answers}
+    fields = {
+        "role": _ROLES.get(role, role),
+        "content": _content(where, message),
+        "tool_calls": asked_calls(f"{where}.tool_calls", message.get("tool_calls") or []),
+        "tool_call_id": _text(where, message, "tool_call_id", "give the id of a call"),
+        "name": _text(where, message, "name", "give a text"),
+        "reasoning_content": _thought(where, message),
+    }
     return checked(ChatMessage, where, fields)
 
 
-def _content(where: str, content: Any) -> str:
-    try:
-        return text_of(where, content)
-    except InvalidRequest as error:
-        if error.field.endswith(".type"):
-            raise UnsupportedField(error.field, error.value, error.problem) from error
-        raise
+def asked_messages(messages: Sequence[object]) -> tuple[ChatMessage, ...]:
+    """All of them, calls of functions in their old form as calls of tools. Raises InvalidRequest."""
+    return tuple(
+        _message(f"messages[{place}]", with_tool_calls(f"messages[{place}]", place, message))
+        for place, message in enumerate(messages)
+    )
+
+
+def _content(where: str, message: Mapping[str, Any]) -> str:
+    """An answer that was refused says so in `refusal`."""
+    refusal = _text(where, message, "refusal", "give a text")
+    return text_of_message(f"{where}.content", message.get("content")) + refusal
+
+
+def _thought(where: str, message: Mapping[str, Any]) -> str:
+    """`reasoning` is vLLM's newer name of it."""
+    thought, same = (
+        _text(where, message, name, "give a text") for name in ("reasoning_content", "reasoning")
+    )
+    if thought and same and thought != same:
+        raise InvalidRequest(
+            f"{where}.reasoning", same, "differs from reasoning_content; give one of the two"
+        )
+    return thought or same
+
+
+def _text(where: str, message: Mapping[str, Any], name: str, problem: str) -> str:
+    value = message.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{where}.{name}", value, problem)
+    return value

@@ -1,4 +1,4 @@
-"""Content as one text: OpenAI's lists of text parts joined, for clients and batch files."""
+"""Content as one text: OpenAI's lists of text parts joined, for clients, the gateway and batch files."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ from collections.abc import Mapping
 
 from millstream.errors import InvalidRequest
 from millstream.openai.structured_outputs import refuse_others
+from millstream.openai.unsupported_field import UnsupportedField
 
 PredictionArgument = str | Mapping[str, object]
+# Parts that are texts, and the field that has it; those of the Responses API and of refusals among them.
+_TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+
+
+def text_of_message(where: str, content: object) -> str:
+    """The same of a message, which may have none: null and an empty list are an empty text."""
+    return "" if content is None or content in ([], ()) else text_of(where, content)
 
 
 def text_of(where: str, content: object) -> str:
-    """`content` is a text or a list of `{"type": "text", "text": …}`. Raises InvalidRequest below `where`."""
+    """`content` is a text, or a list of texts and `{"type": "text", "text": …}`. Raises InvalidRequest below
+    `where`.
+    """
     if isinstance(content, str):
         return content
     if not isinstance(content, list | tuple) or not content:
@@ -32,10 +42,12 @@ def predicted_text(given: object) -> str:
 
 
 def _text(where: str, part: object) -> str:
+    if isinstance(part, str):
+        return part
     kind = part.get("type") if isinstance(part, Mapping) else None
-    if kind != "text":
-        raise InvalidRequest(f"{where}.type", kind, "only text parts are supported")
-    text = part.get("text") if isinstance(part, Mapping) else None
-    if not isinstance(text, str):
-        raise InvalidRequest(f"{where}.text", text, "give a text")
+    if not isinstance(part, Mapping) or not isinstance(kind, str) or kind not in _TEXTS:
+        raise UnsupportedField(f"{where}.type", kind, "only text parts are supported")
+    field = _TEXTS[kind]
+    if not isinstance(text := part.get(field), str):
+        raise InvalidRequest(f"{where}.{field}", text, "give a text")
     return text

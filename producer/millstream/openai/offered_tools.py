@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from millstream.errors import InvalidRequest
-from millstream.openai.structured_outputs import refuse_others, schema_text
+from millstream.openai.structured_outputs import schema_text
 from millstream.wire.messages.response_format import MAX_BYTES
 from millstream.wire.messages.tools import MAX_TOOLS, Tool, ToolCall, ToolChoice, size_of
 from millstream.wire.messages.validation_errors import invalid_request
@@ -52,6 +52,17 @@ def asked_calls(where: str, given: object) -> tuple[ToolCall, ...]:
     return tuple(calls)
 
 
+def unknown_in_tools(tools: object) -> tuple[str, ...]:
+    """Names beside the fields of tools and functions, for a warning: what they say limits no answer."""
+    names: set[str] = set()
+    for tool in tools if isinstance(tools, list) else ():
+        function = tool.get("function") if isinstance(tool, dict) else None
+        for given, known in ((tool, _OF_TOOL), (function, _OF_FUNCTION)):
+            if isinstance(given, dict):
+                names |= {name for name, value in given.items() if value is not None} - known
+    return tuple(f"tools.{name}" for name in sorted(names))
+
+
 def _tools(given: object) -> tuple[Tool, ...] | None:
     """The tools as the wire has them; None for an empty list. Raises InvalidRequest."""
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
@@ -91,11 +102,9 @@ def _tool(where: str, given: object) -> Tool:
     if given.get("type") != "function":
         problem = "only tools of type function are supported"
         raise InvalidRequest(f"{where}.type", given.get("type"), problem)
-    refuse_others(where, given, _OF_TOOL)
     function = given.get("function")
     if not isinstance(function, Mapping):
         raise InvalidRequest(f"{where}.function", function, 'give {"name": …, "parameters": {…}}')
-    refuse_others(f"{where}.function", function, _OF_FUNCTION)
     fields = {name: function[name] for name in ("name", "description") if function.get(name) is not None}
     if function.get("parameters") is not None:
         fields["parameters"] = schema_text(f"{where}.function.parameters", function["parameters"])

@@ -26,6 +26,7 @@ ADDED = {
     "add_generation_prompt": 5,
     "reasoning_effort": 5,
     "return_token_ids": 5,
+    "tools.name": 5,  # of more than 64 characters, or with others than letters, digits, _ and -
     "messages.name": 5,
     "messages.reasoning_content": 5,
     "sampling.bad_words": 5,

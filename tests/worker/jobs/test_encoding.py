@@ -59,6 +59,7 @@ results = st.builds(
     seed=st.none() | st.integers(-(2**63), 2**63 - 1),
     metadata=st.dictionaries(short, short, max_size=2),
     sampling=st.none() | st.dictionaries(short, numbers, min_size=1, max_size=2),
+    prompt_token_ids=st.none() | tuples(st.integers(0, 2**31 - 1), 5),
     version=st.sampled_from([1, 2]),
 )
 
@@ -94,4 +95,5 @@ def test_results(result: Result) -> None:
     fields["facts"] = {
         name: fields.pop(name) or "" for name in ("model", "weights", "kv_format", "model_digest")
     }
+    fields.pop("sampling")
     assert encoding.result(**fields) == codec.encode(result)

@@ -85,6 +85,11 @@ def test_whose_model_writes_calls_by_itself_is_observed() -> None:
     assert not any(template(text).writes_calls for text in (CHATML, STRICT, LLAMA, ""))
 
 
+def test_a_call_of_any_allowed_name_is_found() -> None:
+    name = f"a.b:c/d-{'e' * 120}"
+    assert calls_in(WRITTEN.replace("get", name)) == [(name, '{"b": 1}')]
+
+
 def test_calls_are_found_in_a_text() -> None:
     tricky = '{"a": "}\\n</tool_call>", "b": {\n}\n}'
     text = f'So:\n{WRITTEN}\n<tool_call>\n{{"name": "put", "arguments": {tricky}}}\n</tool_call>'

@@ -15,6 +15,7 @@ from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
 from millstream_worker.engine.protocol.request import GrammarSpec
 from millstream_worker.jobs.output import ToolCallMode
 from millstream_worker.text import TextModel, ThoughtStart
+from millstream_worker.text.continued_turn import thought_in
 
 
 def grammar_of(
@@ -31,7 +32,7 @@ def grammar_of(
         return None
     if text.think is None or start is ThoughtStart.NONE:
         return made
-    begin = None if start is ThoughtStart.OPEN else text.think.begin
+    begin = text.think.begin if start is ThoughtStart.POSSIBLE else None
     return replace(made, thought_begin=begin, thought_end=text.think.end)
 
 
@@ -39,7 +40,9 @@ def thought_start(request: Request, prompt: Sequence[int], text: TextModel) -> T
     """Returns where the answer stands with its thought. Only the thoughts of a chat are separated from the
     text.
     """
-    return ThoughtStart.NONE if request.messages is None else text.thought_start(prompt)
+    if request.messages is None or text.think is None:
+        return ThoughtStart.NONE
+    return thought_in(request) or text.thought_start(prompt)
 
 
 def has_thought_in_text(deltas: Sequence[ChoiceDelta], text: TextModel) -> bool:

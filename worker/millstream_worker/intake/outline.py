@@ -13,7 +13,7 @@ from millstream.wire.messages.job_messages import Request
 
 _STAND_INS: dict[str, Any] = {"prompt": "-", "messages": [{"role": "user", "content": "-"}], "token_ids": [0]}
 _NIL = 0xC0
-_MOST_FIELD_BYTES = 512 * 1024  # no field of ours beside the input takes more
+_MOST_FIELD_BYTES = 2**21  # no field of ours beside the input takes more
 # msgpack: the first byte of a text or list with a length field, and that field's bytes
 _LENGTH_BYTES = {0xD9: 1, 0xDA: 2, 0xDB: 4, 0xDC: 2, 0xDD: 4}
 

@@ -30,6 +30,7 @@ from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.jobs.sampling_defaults import NO_DEFAULTS, SamplingDefaults
 from millstream_worker.text import TextModel, ThoughtStart, TooLong
+from millstream_worker.text.continued_turn import goes_on
 
 _LARGE_BYTES = 64 * 1024  # beyond that a message is outlined before it is decoded
 _MOST_JOB_TOKENS = 8 * 2**20  # of all its choices with the prompt: they go to an engine in one frame
@@ -71,7 +72,7 @@ def prepare(
     longest = _max_tokens(job.request, len(job.prompt), info, bounds)
     job.max_tokens = min(longest, job.defaulted.get("max_tokens", longest))
     job.prediction = tuple(text.predicted(job.request.prediction or "", job.max_tokens))
-    _check_result(job.request.sampling, bounds)
+    _check_result(job.request, len(job.prompt), bounds)
     _check_ids(job.request, info)
     job.limits = limits_of(job.request, start, text)
     asked = job.request.sampling
@@ -108,14 +109,16 @@ def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int, s
         _check_logged(delta, asked, vocab_size)
     job.written = bodies
     job.acknowledged = len(bodies)
+    calls, begun = job.request.may_call, goes_on(job.request)
     for index in range(asked.n):
         special = not asked.skip_special_tokens
         detokenizer = text.detokenizer(
             asked.stop,
             asked.min_tokens,
-            calls=job.request.may_call,
+            calls=calls,
             special=special,
             with_stop=asked.include_stop_str_in_output,
+            begun=begun,
         )
         row = ChoiceOutput(index, detokenizer, watched=bool(asked.stop))
         row.constrained = job.grammar is not None
@@ -156,11 +159,13 @@ def _most_input(info: EngineInfo, bounds: JobBounds) -> int:
 
 
 def _check_outline(job: Job, text: TextModel, most: int, info: EngineInfo, bounds: JobBounds) -> None:
-    """Refuse an input that is certainly too long before it is decoded."""
+    """Refuse an input that is certainly too long before it is decoded, unless only its end is used."""
     found = outline(job.entry.payload)
     if found is None:
         return
     job.request = found.request
+    if found.request.sampling.truncate_prompt_tokens:
+        return
     if found.field == "prompt":
         with _as_refusal("prompt", info, bounds):
             text.check_bytes(job.entry.payload, most, found.end - found.size, found.end)
@@ -204,12 +209,21 @@ def _too_long(field: str, size: str, info: EngineInfo, bounds: JobBounds) -> Inv
     return InvalidRequest(field, size, problem)
 
 
-def _check_result(asked: SamplingParams, bounds: JobBounds) -> None:
+def _check_result(request: Request, prompt_tokens: int, bounds: JobBounds) -> None:
     """Refuse a request whose result cannot fit even if every token is the shortest."""
+    asked = request.sampling
+    ids = prompt_tokens if request.return_token_ids else 0
+    if ids > bounds.result_bytes:
+        raise InvalidRequest(
+            "return_token_ids",
+            True,
+            f"the ids of {ids} prompt tokens take at least as many bytes and a result may take "
+            f"{bounds.result_bytes}; leave it out, or raise the worker's MILLSTREAM_MAX_RESULT_BYTES",
+        )
     if asked.max_tokens is None:  # its length is unknown: it is checked while it grows
         return
     a_token = 1 + (encoding.least_logprob_bytes(asked.top_logprobs) if asked.logprobs else 0)
-    least = asked.n * asked.max_tokens * a_token
+    least = ids + asked.n * asked.max_tokens * a_token
     if least > bounds.result_bytes:
         raise InvalidRequest(
             "sampling.max_tokens",

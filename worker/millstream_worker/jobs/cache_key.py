@@ -38,6 +38,7 @@ def cache_key(job: Job, served: ServedModel) -> bytes:
         job.limits,
         calling and (calling.reason, calling.free),
         job.rows[0].thought is not None,
+        job.request.continue_final_message,
     )
     whole = hashlib.sha256(array("q", job.prompt).tobytes())
     whole.update(repr(parts).encode("utf-8", "surrogatepass"))

@@ -109,6 +109,7 @@ def result(
     seed: int | None,
     metadata: dict[str, str],
     sampling: Plain | None = None,
+    prompt_token_ids: Sequence[int] | None = None,
     version: int = FIRST_VERSION,
 ) -> bytes:
     """A job's result, as it is stored. `facts`: fields that say what computed it, by name."""
@@ -133,6 +134,8 @@ def result(
         fields["metadata"] = metadata
     if sampling:
         fields["sampling"] = sampling
+    if prompt_token_ids is not None:
+        fields["prompt_token_ids"] = prompt_token_ids
     return _with_choices(fields)
 
 

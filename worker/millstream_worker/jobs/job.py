@@ -24,7 +24,7 @@ from millstream.wire.versions import FIRST_VERSION
 from millstream_worker.engine.protocol.request import GrammarSpec, LimitSpec
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.encoding import Plain
-from millstream_worker.jobs.output import ChoiceOutput
+from millstream_worker.jobs.output import ID_BYTES, ChoiceOutput
 
 _TIMES = tuple(Timing.model_fields)  # in the order in which they come
 _ERRORS = {
@@ -139,7 +139,12 @@ class Job:
     @property
     def result_bytes(self) -> int:
         """Returns the approximate size of its result so far."""
-        return sum(row.size for row in self.rows)
+        return sum(row.size for row in self.rows) + ID_BYTES * len(self.shown_prompt or ())
+
+    @property
+    def shown_prompt(self) -> tuple[int, ...] | None:
+        """Returns the prompt's ids, if its result has them."""
+        return self.prompt if self.request.return_token_ids else None
 
     @property
     def output_tokens(self) -> int:
@@ -257,6 +262,7 @@ class Job:
             seed=self.seed if self.rows else None,  # unread, its own is not known
             metadata=self.request.metadata,
             sampling=self.defaulted,
+            prompt_token_ids=self.shown_prompt,
             version=max(FIRST_VERSION, self.entry.version),
         )
 

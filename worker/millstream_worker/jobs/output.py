@@ -18,7 +18,7 @@ from millstream_worker.text import Detokenizer, Thought
 from millstream_worker.text.tool_calls import call_id, calls_in, is_cut
 
 PIECE_BYTES = 256 * 1024  # about, of ids and logprobs in one delta: after an outage there may be many
-_ID_BYTES = 5  # of a token id as msgpack, at most
+ID_BYTES = 5  # of a token id as msgpack, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class ChoiceOutput:
         text = self.logged_chars + len(self.fresh)
         thought = sum(map(len, self.thoughts)) + len(self.fresh_thought)
         calls = text if self.calling is not None else 0
-        return self.logprob_bytes + _ID_BYTES * len(self.ids) + text + thought + calls
+        return self.logprob_bytes + ID_BYTES * len(self.ids) + text + thought + calls
 
     def told(self, token_id: int, logprob: float) -> Plain:
         """One token with its log-probability, as this choice's text has it."""
@@ -185,10 +185,10 @@ class ChoiceOutput:
 
     def _piece_end(self, end: int) -> int:
         if self.logprobs is None:
-            return min(end, self.logged + self.piece_bytes // _ID_BYTES)
+            return min(end, self.logged + self.piece_bytes // ID_BYTES)
         size = 0
         for place, packed in enumerate(self.logprobs[self.logged : end], start=self.logged):
-            size += _ID_BYTES + len(packed)
+            size += ID_BYTES + len(packed)
             if size > self.piece_bytes:
                 return place + 1
         return end

@@ -18,7 +18,7 @@ class Detokenizer:
     """`feed` sampled ids, `flush` at the choice's end; after `stopped` it returns no more text.
 
     Stop strings are not searched in the text of the first `min_tokens` ids. `with_stop`: the text ends behind
-    the stop string, not before it.
+    the stop string, not before it. `begun`: the text goes on with another one.
     """
 
     def __init__(
@@ -28,13 +28,15 @@ class Detokenizer:
         min_tokens: int = 0,
         *,
         with_stop: bool = False,
+        begun: bool = False,
     ) -> None:
         self.token_bytes = token_bytes
         self.with_stop = with_stop
         self._stop = tuple(stop)
         self._min_tokens = min_tokens
         self._utf8 = _utf8_decoder(errors="replace")
-        self._begun = False  # a token with text has been seen: the next ones are not the first
+        self._goes_on = begun
+        self._begun = begun  # a token with text has been seen: the next ones are not the first
         self._count = 0
         self._skipped = 0  # of those, before all others
         self._ids: list[int] = []  # kept only if a stop string may need the token that it began in
@@ -134,7 +136,7 @@ class Detokenizer:
         """The number of leading tokens that begin before character number `chars` of the text. Runs once, at
         a stop.
         """
-        replay = Detokenizer(self.token_bytes)
+        replay = Detokenizer(self.token_bytes, begun=self._goes_on)
         length = 0
         for place, token_id in enumerate(self._ids):
             if length >= chars:

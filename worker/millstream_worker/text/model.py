@@ -17,7 +17,7 @@ from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
 from millstream_worker.text.chat_template import ChatTemplate
 from millstream_worker.text.detokenizer import Detokenizer
 from millstream_worker.text.reasoning import ThinkTokens, Thought, ThoughtStart
-from millstream_worker.text.render_budget import TemplateTooMuch
+from millstream_worker.text.template.render_budget import TemplateTooMuch
 from millstream_worker.text.token_bytes import TokenBytes
 from millstream_worker.text.token_count import TokenCounter
 from millstream_worker.text.turn_ends import turn_ends
@@ -75,17 +75,21 @@ class TextModel:
         """The request's input as token ids. Raises InvalidRequest; TooLong if a text certainly has more than
         `most` tokens, before it is encoded in full.
 
-        A prompt gets the tokenizer's usual special tokens; messages go through the chat template, with the
-        generation prompt; token ids are used unchanged.
+        A prompt gets the tokenizer's usual special tokens; messages go through the chat template; token ids
+        are used unchanged. With `truncate_prompt_tokens` only so many of the last ones are returned.
         """
+        last = request.sampling.truncate_prompt_tokens
+        if last is not None and most is not None and last > most:
+            last = None  # what it cuts is refused
         if request.token_ids is not None:
-            return self._checked("token_ids", list(request.token_ids))
+            return self._checked("token_ids", list(request.token_ids[-(last or 0) :]))
+        field, text = "prompt", request.prompt
         if request.messages is not None:
-            text = self.template.render(request)
-            return self._checked("messages", self._counting.ids(text, add_special_tokens=False, most=most))
-        assert request.prompt is not None, "exactly one input is given"
-        ids = self._counting.ids(request.prompt, add_special_tokens=True, most=most)
-        return self._checked("prompt", ids)
+            field, text = "messages", self.template.render(request, thinks=self.think is not None)
+        assert text is not None, "exactly one input is given"
+        return self._checked(
+            field, self._counting.ids(text, add_special_tokens=field == "prompt", most=most, last=last)
+        )
 
     def predicted(self, text: str, most: int) -> list[int]:
         """A guess of an answer as token ids, at most so many. Raises InvalidRequest."""
@@ -115,13 +119,15 @@ class TextModel:
         calls: bool = False,
         special: bool = False,
         with_stop: bool = False,
+        begun: bool = False,
     ) -> Detokenizer:
         """For one choice, which ends before the first stop string after its first `min_tokens` ids, or
         `with_stop` behind it. `calls`: the tokens around a call of a tool are text, also where they are
-        special ones; `special`: so are all special ones.
+        special ones; `special`: so are all special ones. `begun`: it goes on with a text.
         """
         plain = self._call_bytes if calls else self._token_bytes
-        return Detokenizer(self._named_bytes if special else plain, stop, min_tokens, with_stop=with_stop)
+        shown = self._named_bytes if special else plain
+        return Detokenizer(shown, stop, min_tokens, with_stop=with_stop, begun=begun)
 
     def thought_start(self, prompt: Sequence[int]) -> ThoughtStart:
         """How an answer to a rendered prompt begins; NONE where the model has no tokens for thoughts."""

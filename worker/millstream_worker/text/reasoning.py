@@ -18,6 +18,7 @@ class ThoughtStart(Enum):
     """The state of a thought where the prompt ends. It tells if the thought has begun, or may begin."""
 
     OPEN = "open"  # the prompt has begun it
+    AMID = "amid"  # the prompt has begun it, and some of its text
     POSSIBLE = "possible"  # the first token may begin it
     NONE = "none"  # it is over
 
@@ -49,6 +50,14 @@ class _Place(Enum):
     ANSWER = 5
 
 
+_PLACES = {
+    ThoughtStart.OPEN: _Place.BEGUN,
+    ThoughtStart.AMID: _Place.INSIDE,
+    ThoughtStart.POSSIBLE: _Place.BEFORE,
+    ThoughtStart.NONE: _Place.ANSWER,
+}
+
+
 class Thought:
     """The thought at the start of one output. It takes the tokens up to its end, with the line feeds around
     its text, and leaves the answer's.
@@ -57,7 +66,7 @@ class Thought:
     def __init__(self, tokens: ThinkTokens, start: ThoughtStart, token_bytes: TokenBytes) -> None:
         self._tokens = tokens
         self._token_bytes = token_bytes
-        self._place = _Place.BEGUN if start is ThoughtStart.OPEN else _Place.BEFORE
+        self._place = _PLACES[start]
         self._utf8 = _utf8_decoder(errors="replace")
 
     def feed(self, ids: Sequence[int]) -> tuple[str, int]:

@@ -50,22 +50,38 @@ class TokenCounter:
         if size - sum(data.count(byte, start, end) for byte in self._silent) > most * self.longest_token:
             raise TooLong(f"{size} bytes of text")
 
-    def ids(self, text: str, *, add_special_tokens: bool, most: int | None = None) -> list[int]:
-        """The tokenizer's ids of the whole text. Raises TooLong as soon as more than `most` are certain."""
+    def ids(
+        self, text: str, *, add_special_tokens: bool, most: int | None = None, last: int | None = None
+    ) -> list[int]:
+        """The tokenizer's ids of the whole text. Raises TooLong as soon as more than `most` are certain; with
+        `last` it returns only so many of the last ones, of a text of any length.
+        """
+        if last is not None:
+            most = None
         if most is not None and self.longest_token is not None and 4 * len(text) > most * self.longest_token:
             self.check_bytes(text.encode(), most)
-        first, last = (self._first, self._last) if add_special_tokens else ((), ())
-        ids = list(first)
+        before, after = (self._first, self._last) if add_special_tokens else ((), ())
+        ids = list(before)
         step = self._slice_bytes if text.isascii() else self._slice_bytes // 4
-        start = 0
+        start = 0 if last is None else self._start_of_last(text, last)
         while start < len(text):
-            if most is not None and len(ids) + len(last) > most:
+            if most is not None and len(ids) + len(after) > most:
                 raise TooLong(f"more than {len(ids)} tokens")
             end, following = self._slice(text, start, step)
             ids.extend(self._encode(text[start:end]))
+            if last is not None:
+                del ids[:-last]
             start = following
-        ids.extend(last)
-        return ids
+        ids.extend(after)
+        return ids[-(last or 0) :]
+
+    def _start_of_last(self, text: str, count: int) -> int:
+        """A place behind which the text has at least `count` tokens, from which on its ids are the same."""
+        if self.longest_token is None or self._silent:
+            return 0
+        place = len(text) - count * self.longest_token
+        cut = self._cuts.last(text, max(0, place - self._slice_bytes), place) if place > 0 else None
+        return 0 if cut is None else cut[1]
 
     def _slice(self, text: str, start: int, step: int) -> tuple[int, int]:
         """The end of the slice, and the start of the next one."""

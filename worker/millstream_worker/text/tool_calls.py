@@ -9,7 +9,7 @@ from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
 
 # JSON has no bare line feed in a string: the first end of a call is its own.
 _CALL = re.compile(
-    rf'{CALL_BEGIN}\n\{{"name": "([A-Za-z0-9_-]+)", "arguments": (.*?)\}}\n{CALL_END}', re.DOTALL
+    rf'{CALL_BEGIN}\n\{{"name": "([A-Za-z0-9_.:/-]+)", "arguments": (.*?)\}}\n{CALL_END}', re.DOTALL
 )
 
 

@@ -14,16 +14,12 @@ from pydantic import BaseModel, ValidationError
 from millstream.client.session.options import MAX_S
 from millstream.client.submit.request_cost import cost_of
 from millstream.errors import InvalidRequest
+from millstream.openai.chat_messages import asked_messages
 from millstream.openai.fields.field_check import remedy_of
 from millstream.openai.fields.name_likeness import meant_name
 from millstream.openai.fields.value_forms import TURN_FIELDS, one_of, sampling_values, turn_values
-from millstream.openai.message_content import PredictionArgument, predicted_text, text_of
-from millstream.openai.offered_tools import (
-    ToolArgument,
-    ToolChoiceArgument,
-    asked_calls,
-    asked_tools,
-)
+from millstream.openai.message_content import PredictionArgument, predicted_text
+from millstream.openai.offered_tools import ToolArgument, ToolChoiceArgument, asked_tools
 from millstream.openai.structured_outputs import FormatArgument, asked_format
 from millstream.wire.keys import Lane, check_own_id, new_own_id
 from millstream.wire.messages import codec
@@ -270,7 +266,7 @@ def _converted(fields: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(values.get(name), Sequence) and not isinstance(values[name], str | bytes):
             values[name] = tuple(values[name])
     if isinstance(messages := values.get("messages"), tuple):
-        values["messages"] = tuple(_message(place, message) for place, message in enumerate(messages))
+        values["messages"] = asked_messages(messages)
     if isinstance(bias := values.get("logit_bias"), Mapping):  # JSON knows only strings as keys
         values["logit_bias"] = {_token_id(key): value for key, value in bias.items()}
     if "cache" in values:
@@ -281,19 +277,6 @@ def _converted(fields: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(values.get(name), Mapping):
             values[name] = dict(values[name])
     return values
-
-
-def _message(place: int, message: Any) -> Any:
-    """The message with its text parts joined, and its tool calls in the form of the strict models."""
-    if not isinstance(message, Mapping):
-        return message
-    where = f"messages[{place}]"
-    made = {name: value for name, value in message.items() if name != "tool_calls" or value is not None}
-    if isinstance(content := message.get("content"), list | tuple):
-        made["content"] = text_of(f"{where}.content", content)
-    if "tool_calls" in made:
-        made["tool_calls"] = asked_calls(f"{where}.tool_calls", made["tool_calls"])
-    return made
 
 
 def _token_id(key: Any) -> Any:

@@ -31,7 +31,14 @@ from millstream.wire.messages.prediction import PredictedText
 from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.sampling import SamplingParams, TokenId
 from millstream.wire.messages.template import TemplateKwargs
-from millstream.wire.messages.tools import EarlierCall, Tool, ToolChoice, check_lengths, check_tools
+from millstream.wire.messages.tools import (
+    EarlierCall,
+    Tool,
+    ToolChoice,
+    check_lengths,
+    check_tools,
+    has_later_name,
+)
 from millstream.wire.messages.validation_errors import WHOLE, WrongField, invalid_request, within_reach
 from millstream.wire.versions import ADDED, FIRST_VERSION, lowest_version
 
@@ -212,6 +219,7 @@ class Request(Message):
         for message in self.messages or ():
             names += [f"messages.{name}" for name in _LATER_IN_MESSAGES if getattr(message, name)]
         names += [f"sampling.{name}" for name in self.sampling.later_fields()]
+        names += ["tools.name"] if has_later_name(self.tools or ()) else []
         return lowest_version(names)
 
     def digest(self) -> str:

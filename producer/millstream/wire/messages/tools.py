@@ -5,6 +5,7 @@ Fields have OpenAI's names, except that a schema travels as its JSON text: its k
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
@@ -21,7 +22,8 @@ MAX_BRACKETS = 2**16  # that open a list or an object, in the arguments of one c
 _COUNT = f"must be 1 to {MAX_TOOLS} functions; leave tools out for none"
 CALL_BEGIN, CALL_END = "<tool_call>", "</tool_call>"  # around each call in an answer's text
 
-ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+_EARLY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # all that workers took before message version 5
 
 
 class Tool(Message):
@@ -102,6 +104,11 @@ def check_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> None
         raise WrongField("tools", name, "is the name of more than one function; rename the others")
     if choice is not None and choice.type == "function" and choice.name not in names:
         raise WrongField("tool_choice", choice.name, f"names none of the tools: {', '.join(names):.200}")
+
+
+def has_later_name(tools: Sequence[Tool]) -> bool:
+    """True if a name is one that workers did not take before message version 5."""
+    return not all(_EARLY_NAME.fullmatch(tool.name) for tool in tools)
 
 
 def size_of(tool: Tool) -> int:

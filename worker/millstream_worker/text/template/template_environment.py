@@ -21,9 +21,15 @@ from jinja2.ext import loopcontrols
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from millstream_worker.text.render_budget import RenderBudget, TemplateTooMuch
-from millstream_worker.text.template_syntax import GenerationBlocks, TemplateGuards
-from millstream_worker.text.template_values import DictMaker, TemplateNamespace, now, raise_exception, to_json
+from millstream_worker.text.template.render_budget import RenderBudget, TemplateTooMuch
+from millstream_worker.text.template.template_syntax import GenerationBlocks, TemplateGuards
+from millstream_worker.text.template.template_values import (
+    DictMaker,
+    TemplateNamespace,
+    now,
+    raise_exception,
+    to_json,
+)
 
 _CHUNK = 256  # passes of a loop between two looks at the clock
 _MOST_BITS = 4096  # of a number

@@ -1,0 +1,1 @@
+"""Renders chat templates, within a budget, and finds out what they know."""

@@ -1,0 +1,88 @@
+"""Messages and tools of a request as chat templates take them, and what stands for those that a template does
+not know: tools are described in the system message and calls are written out, in the form of Hermes and Qwen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from millstream.wire.messages.job_messages import ChatMessage
+from millstream.wire.messages.tools import CALL_BEGIN, CALL_END, Tool, ToolCall
+from millstream_worker.text.template.template_probes import TemplateProbes, Turn
+
+_ABOUT_TOOLS = f"""You can call these functions, each described as JSON:
+<tools>
+%s
+</tools>
+To call one, write its name and its arguments as JSON between {CALL_BEGIN} and {CALL_END}:
+{CALL_BEGIN}
+{{"name": <name of the function>, "arguments": <object of its arguments>}}
+{CALL_END}"""
+
+
+def turns_of(
+    messages: Sequence[ChatMessage], tools: Sequence[Tool], known: TemplateProbes
+) -> tuple[list[Turn], list[Turn]]:
+    """The turns and the tools that the template gets. `known`: what it knows."""
+    names = {call.id: call.function.name for message in messages for call in message.tool_calls}
+    turns = [_turn(message, names, known) for message in messages]
+    shown = [_described(tool) for tool in tools]
+    if shown and not known.knows_tools:
+        turns, shown = _with_tools(turns, shown, known), []
+    return [known.in_form(turn) for turn in turns], shown
+
+
+def _turn(message: ChatMessage, names: Mapping[str, str], known: TemplateProbes) -> Turn:
+    """Arguments are objects, an outcome has its name. `names`: of called functions, by the calls' ids."""
+    if message.role == "tool" and not known.takes_outcomes:
+        return {"role": "user", "content": f"<tool_response>\n{message.content}\n</tool_response>"}
+    turn: Turn = {"role": message.role, "content": message.content}
+    if message.tool_calls and known.knows_tools:
+        if not message.content:
+            turn = {"role": message.role} | known.empty_content
+        turn["tool_calls"] = [_plain(call) for call in message.tool_calls]
+    elif message.tool_calls:
+        written = [_written(call) for call in message.tool_calls]
+        turn["content"] = "\n".join([message.content, *written] if message.content else written)
+    if message.tool_call_id:
+        turn["tool_call_id"] = message.tool_call_id
+    if name := message.name or names.get(message.tool_call_id):
+        turn["name"] = name
+    if thought := message.reasoning_content:
+        turn |= {"reasoning_content": thought, "thinking": thought}  # gpt-oss' name; transformers gives both
+    return turn
+
+
+def _with_tools(turns: Sequence[Turn], tools: Sequence[Turn], known: TemplateProbes) -> list[Turn]:
+    """Described in the system message; in the first one where there may be none."""
+    about = _ABOUT_TOOLS % "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    first, *others = turns
+    if first["role"] == "system":
+        return [{**first, "content": f"{first['content']}\n\n{about}"}, *others]
+    if known.takes_system:
+        return [{"role": "system", "content": about}, *turns]
+    return [{**first, "content": f"{about}\n\n{first['content']}"}, *others]
+
+
+def _described(tool: Tool) -> Turn:
+    parameters = json.loads(tool.parameters) if tool.parameters else {"type": "object", "properties": {}}
+    function = {"name": tool.name, "description": tool.description, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def _plain(call: ToolCall) -> Turn:
+    try:
+        arguments = json.loads(call.function.arguments)
+    except (ValueError, RecursionError):
+        arguments = call.function.arguments
+    return {
+        "id": call.id,
+        "type": call.type,
+        "function": {"name": call.function.name, "arguments": arguments},
+    }
+
+
+def _written(call: ToolCall) -> str:
+    name = json.dumps(call.function.name)
+    return f'{CALL_BEGIN}\n{{"name": {name}, "arguments": {call.function.arguments}}}\n{CALL_END}'
