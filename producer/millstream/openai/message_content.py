@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from millstream.errors import InvalidRequest
 from millstream.openai.structured_outputs import refuse_others
@@ -27,6 +27,20 @@ def text_of(where: str, content: object) -> str:
     if not isinstance(content, list | tuple) or not content:
         raise InvalidRequest(where, content, "give a text")
     return "".join(_text(f"{where}[{place}]", part) for place, part in enumerate(content))
+
+
+def unknown_in_parts(contents: Iterable[object]) -> tuple[str, ...]:
+    """Names beside the fields of the parts of these contents, for a sign: they change no text."""
+    parts = (part for content in contents if isinstance(content, list) for part in content)
+    known = {"type", *_TEXTS.values()}
+    names = {
+        name
+        for part in parts
+        if isinstance(part, dict)
+        for name, value in part.items()
+        if value is not None and name not in known
+    }
+    return tuple(f"messages.content.{name}" for name in sorted(names))
 
 
 def predicted_text(given: object) -> str:

@@ -90,7 +90,7 @@ def error_of_prompt(error: ErrorInfo, place: int, prompts: int) -> ErrorInfo:
     name, *rest = (error.field or "").partition("[")
     if prompts == 1 or name not in ("prompt", "token_ids"):
         return error
-    field = f"prompt[{place}]{''.join(rest)}"
-    return error.model_copy(
-        update={"field": field, "message": field + error.message.removeprefix(str(error.field))}
-    )
+    field, told = f"prompt[{place}]{''.join(rest)}", error.message
+    if told.startswith(str(error.field)):
+        told = field + told.removeprefix(str(error.field))
+    return error.model_copy(update={"field": field, "message": told})

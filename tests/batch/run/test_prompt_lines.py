@@ -66,7 +66,7 @@ async def test_the_failure_of_a_prompt_is_that_of_its_line(place: BatchFiles) ->
     with answering(place.server.url) as worker:
         summary = await place.run()
         assert (summary.completed, summary.failed) == (1, 1)
-        assert "model_refused" in str(summary.causes)
+        assert [cause.text for cause in summary.causes] == ["body.prompt[1]: it said fail"]
         assert place.faults() == [(1, "model_refused", "body.prompt[1]")]
         assert texts(place) == {"c": ANSWERS["c"]}
         before = worker.computed_once()
@@ -149,4 +149,4 @@ async def test_a_check_counts_all_prompts(place: BatchFiles, prompts: list[str],
     counts = LineCounts(Counting(place.server.url), found, options)
     await counts.take(place.source)
     assert (found.bad, counts.tokens, found.findings.output_tokens) == ((1, 0, 0) if bad else (0, 6, 32))
-    assert [one.field for one in found.shown] == ["prompt[1]"] * bad
+    assert [one.field for one in found.shown] == ["body.prompt[1]"] * bad

@@ -9,6 +9,8 @@ from typing import Any
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.fields.field_table import FIELDS, MESSAGE_FIELDS, FieldRule, Treatment
 from millstream.openai.fields.name_likeness import meant_name
+from millstream.openai.message_content import unknown_in_parts
+from millstream.openai.offered_tools import unknown_in_tools
 from millstream.openai.unsupported_field import UnknownField, UnsupportedField
 
 MOST_IGNORED = 64  # names of one request: they stand in a header
@@ -34,6 +36,8 @@ def check_fields(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> tuple[str, .
         for name, value in message.items():
             if _is_ignored(f"{where}.{name}", name, value, MESSAGE_FIELDS, MESSAGE_NAMES):
                 _note(ignored, f"{_OF_MESSAGES}{name}")
+    for name in _inner_names(endpoint, body):
+        _note(ignored, name)
     return tuple(ignored)
 
 
@@ -62,7 +66,8 @@ def unread_names(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> tuple[str, .
         for name, value in message.items()
         if _is_unread(MESSAGE_FIELDS.get(name), value)
     }
-    return (*names, *(f"{_OF_MESSAGES}{name}" for name in sorted(found)))
+    inner = _inner_names(endpoint, body)
+    return (*names, *(f"{_OF_MESSAGES}{name}" for name in sorted(found)), *inner)
 
 
 def is_ignored_by_rule(name: str) -> bool:
@@ -84,6 +89,12 @@ def _messages(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> list[tuple[str,
     if endpoint is not ApiEndpoint.CHAT or not isinstance(given, list):
         return []
     return [(f"messages[{place}]", one) for place, one in enumerate(given) if isinstance(one, dict)]
+
+
+def _inner_names(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of what nothing reads in tools and in parts of contents."""
+    contents = (message.get("content") for _, message in _messages(endpoint, body))
+    return (*unknown_in_tools(body.get("tools")), *unknown_in_parts(contents))
 
 
 def _is_unread(rule: FieldRule | None, value: Any) -> bool:
