@@ -125,7 +125,8 @@ ONLY_CHAT: Values = {
     "tool_choice": ["always", 7, "required"], "parallel_tool_calls": [7, "x"],
 }  # fmt: skip
 ONLY_COMPLETIONS: Values = {
-    "prompt": [None, "", [], 7, ["a", "b"], [-1], [2**31], [1.5]], "logprobs": [-1, 99, "x", True],
+    "prompt": [None, "", [], 7, ["a", ""], [[1], []], ["a"] * 257, [-1], [2**31], [1.5]],
+    "logprobs": [-1, 99, "x", True],
     "tools": [[{}]], "tool_choice": ["required"], "parallel_tool_calls": [7],
 }  # fmt: skip
 ONCE: Values = {"Idempotency-Key": ["", "x" * 256]}
