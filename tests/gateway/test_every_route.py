@@ -134,7 +134,8 @@ ONLY_CHAT: Values = {
     "prompt": ["x"],
 }  # fmt: skip
 ONLY_COMPLETIONS: Values = {
-    "prompt": [None, "", [], 7, ["a", "b"], [-1], [2**31], [1.5]], "logprobs": [-1, 99, "x", True],
+    "prompt": [None, "", [], 7, ["a", ""], [[1], []], ["a"] * 257, [-1], [2**31], [1.5]],
+    "logprobs": [-1, 99, "x", True],
     "tools": [[{}]], "tool_choice": ["required"], "parallel_tool_calls": [7],
     "continue_final_message": [True], "reasoning_effort": ["high"], "max_completion_tokens": [5],
     "messages": [HELLO],

@@ -26,6 +26,7 @@ from millstream.batch.run.run_options import RunOptions
 from millstream.batch.run.tally import Tally
 from millstream.client.submit.requests import draft
 from millstream.errors import InvalidRequest, JobFailed, ProtocolError
+from millstream.openai.prompt_list import listed_id, own_ids
 from millstream.wire.keys import Lane
 from millstream.wire.messages import codec
 from millstream.wire.messages.job_messages import Result
@@ -94,7 +95,8 @@ def read_line(data: bytes) -> None:
         _writable(output_rows.fault_row(1, fault))
         raise
     try:
-        draft({"request": row.request, "id": f"run.{row.digest}"}, 1, 2**20)
+        for request, own_id in zip(row.requests, own_ids(listed_id("run", row.prompts)), strict=True):
+            draft({"request": request, "id": own_id}, 1, 2**20)
     except InvalidRequest as error:
         _writable(output_rows.refusal_row(row, error))
         raise
