@@ -95,4 +95,4 @@ def test_bodies_and_clients_read_messages_alike() -> None:
     body = read_body(ApiEndpoint.CHAT, {"messages": turns}, lane=Lane.BATCH, tenant="")
     made = draft({"messages": turns}, 1_000, 1_000_000)
     assert codec.decode(Request, made.payload).messages == body.request.messages
-    assert (made.version, body.unknown) == (5, ())
+    assert (made.version, body.ignored) == (5, ())

@@ -57,10 +57,11 @@ def unknown_in_tools(tools: object) -> tuple[str, ...]:
     names: set[str] = set()
     for tool in tools if isinstance(tools, list) else ():
         function = tool.get("function") if isinstance(tool, dict) else None
-        for given, known in ((tool, _OF_TOOL), (function, _OF_FUNCTION)):
+        for path, given, known in (("tools", tool, _OF_TOOL), ("tools.function", function, _OF_FUNCTION)):
             if isinstance(given, dict):
-                names |= {name for name, value in given.items() if value is not None} - known
-    return tuple(f"tools.{name}" for name in sorted(names))
+                named = {name for name, value in given.items() if value is not None} - known
+                names |= {f"{path}.{name}" for name in named}
+    return tuple(sorted(names))
 
 
 def _tools(given: object) -> tuple[Tool, ...] | None:

@@ -63,7 +63,7 @@ CONTENTS = (
     *rows(CHAT, VLLM, {"messages of null": [{"role": "user", "content": None}]}),
     *rows(CHAT, VLLM, {"messages without content": [{"role": "user"}]}),
     *rows(CHAT, VLLM, {"messages of no parts": [{"role": "user", "content": []}]}),
-    *rows(CHAT, VLLM, {"messages of a bare text in a list": asked("hello")}),
+    *rows(CHAT, VLLM, {"messages of a bare text in a list": asked("hello, you")}),
     *rows(CHAT, BOTH, {"messages after a null": after(content=None)}),
     *rows(CHAT, BOTH, {"messages after an empty answer": after(content="")}),
     *rows(CHAT, VLLM, {"messages after no content": after()}),
@@ -89,7 +89,7 @@ CONTENTS = (
         text("hear"), {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}})}),
     *rows(CHAT, OPENAI, {"messages with a file": asked(
         text("read"), {"type": "file", "file": {"file_id": "file-1"}})}),
-    *rows(CHAT, NOBODY, {"messages of input_text": asked({"type": "input_text", "text": "hello"})}),
+    *rows(CHAT, NOBODY, {"messages of input_text": asked({"type": "input_text", "text": "you"})}),
     *rows(CHAT, NOBODY, {"messages after output_text": after(
         content=[{"type": "output_text", "text": "hi"}])}),
 )  # fmt: skip

@@ -64,7 +64,8 @@ _DONE = _done(
 _IGNORED = (
     _ignored("user safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options")
     | _ignored("verbosity", "medium")
-    | _ignored("store spaces_between_special_tokens", False, True)
+    | _ignored("store", False)
+    | _ignored("spaces_between_special_tokens", True)
     | _ignored("service_tier", "auto", "default")  # of a file, whose lane is the run's; a POST's is done
     | _ignored("stream_options")  # of a file; a POST's are done
     | _ignored("priority", 0)
