@@ -121,7 +121,7 @@ GENERATION: Values = {
 }  # fmt: skip
 ONLY_CHAT: Values = {
     "messages": [
-        None, [], "hello", 7, [7], [{}], [{"role": "user"}], [{"role": LONG, "content": "x"}],
+        None, [], "hello", 7, [7], [{}], [{"role": "user", "name": 7}], [{"role": LONG, "content": "x"}],
         [{"role": "user", "content": 7}], [{"role": "user", "content": [{"type": "image_url"}]}],
         [{"role": "tool", "content": "x", "tool_call_id": LONG}],
         [{"role": "assistant", "tool_calls": [CALL]}],
