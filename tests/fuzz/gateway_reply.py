@@ -40,7 +40,7 @@ def _check_hidden(body: bytes) -> None:
 
 def _said(reply: Reply, body: bytes) -> str:
     """The error, which is one of OpenAI's."""
-    assert reply.status in (400, 401, 403, 404, 405, 409, 413, 416, 429, *_KNOWN_5XX), (
+    assert reply.status in (400, 401, 403, 404, 405, 409, 413, 415, 416, 429, *_KNOWN_5XX), (
         f"{reply.status}: {body!r}"
     )
     if reply.method == "HEAD":

@@ -96,7 +96,10 @@ def test_what_stands_beside_a_function_is_passed_over() -> None:
         }
     ]
     assert sent(tools=more) == sent(tools=[GET])
-    assert unknown_in_tools([*more, {**GET, "x": None}]) == ("tools.cache_control", "tools.function.defer_loading")
+    assert unknown_in_tools([*more, {**GET, "x": None}]) == (
+        "tools.cache_control",
+        "tools.function.defer_loading",
+    )
     assert unknown_in_tools("no list") == unknown_in_tools([5]) == ()
 
 

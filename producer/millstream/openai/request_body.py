@@ -15,12 +15,12 @@ from pydantic import ValidationError
 
 from millstream.errors import InvalidRequest
 from millstream.openai.api_endpoint import ApiEndpoint
-from millstream.openai.chat_messages import chat_input
 from millstream.openai.fields.field_check import check_fields
 from millstream.openai.fields.field_table import Treatment, names_of
 from millstream.openai.fields.value_forms import sampling_values, turn_values
 from millstream.openai.format_fields import deprecated_in, format_field, format_of
-from millstream.openai.message_content import predicted_text
+from millstream.openai.messages.chat_messages import chat_input
+from millstream.openai.messages.message_content import predicted_text
 from millstream.openai.prompt_list import prompt_inputs
 from millstream.openai.unsupported_field import UnsupportedField
 from millstream.wire.keys import Lane, QueueKeys

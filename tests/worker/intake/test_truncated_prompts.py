@@ -50,9 +50,9 @@ def prepared(last: int | None, bounds: JobBounds = BOUNDS, **fields: Any) -> Job
 )
 def test_only_the_last_tokens_of_a_long_prompt_are_used(asked: dict[str, Any]) -> None:
     assert prepared(9, **asked).prompt == LAST
-    with pytest.raises(InvalidRequest, match="holds 512 tokens here"):
+    with pytest.raises(InvalidRequest, match="maximum context length is 512 tokens"):
         prepared(None, **asked)
-    with pytest.raises(InvalidRequest, match="holds 512 tokens here"):
+    with pytest.raises(InvalidRequest, match="maximum context length is 512 tokens"):
         prepared(512, **asked)
 
 

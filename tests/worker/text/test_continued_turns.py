@@ -117,7 +117,7 @@ def test_a_begun_thought_goes_on_with_its_line_feeds() -> None:
     assert (text, model.detokenizer(begun=True).feed(more[taken:])) == ("\n\nso.", "Yes.")
     json_answer = request.model_copy(update={"response_format": Request.model_validate(
         {"prompt": "x", "response_format": {"type": "json_object"}}).response_format})  # fmt: skip
-    spec = grammar_of(json_answer, ThoughtStart.AMID, model)
+    spec = grammar_of(json_answer, ThoughtStart.AMID, model, ())
     assert spec is not None
     assert (spec.thought_begin, spec.thought_end) == (None, model.think and model.think.end)
 

@@ -56,12 +56,15 @@ def model(folder: Path, template: str, *, vocab_size: int = 0, end: str = "<end>
 def test_the_token_that_a_template_writes_ends_a_turn(name: str, tmp_path: Path) -> None:
     template, ends = TEMPLATES[name]
     made = model(tmp_path, template, end="")
-    assert [made.token_text(token) for token in made.turn_ends] == ends
+    assert [made.detokenizer().token_bytes.shown(token)[0] for token in made.turn_ends] == ends
 
 
 def test_the_end_of_the_tokenizer_ends_a_turn(tmp_path: Path) -> None:
     made = model(tmp_path, CHATML)
-    assert [made.token_text(token) for token in made.turn_ends] == ["<end>", "<|eot|>"]
+    assert [made.detokenizer().token_bytes.shown(token)[0] for token in made.turn_ends] == [
+        "<end>",
+        "<|eot|>",
+    ]
     assert model(tmp_path, CHATML, end="<|eot|>").turn_ends == made.turn_ends[1:]
 
 

@@ -108,8 +108,8 @@ def result(
     attempts: int,
     seed: int | None,
     metadata: dict[str, str],
-    sampling: Plain | None = None,
     prompt_token_ids: Sequence[int] | None = None,
+    sampling: Plain | None = None,
     version: int = FIRST_VERSION,
 ) -> bytes:
     """A job's result, as it is stored. `facts`: fields that say what computed it, by name."""
@@ -132,10 +132,10 @@ def result(
         fields["seed"] = seed
     if metadata:
         fields["metadata"] = metadata
-    if sampling:
-        fields["sampling"] = sampling
     if prompt_token_ids is not None:
         fields["prompt_token_ids"] = prompt_token_ids
+    if sampling:
+        fields["sampling"] = sampling
     return _with_choices(fields)
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from millstream.wire.state.heartbeat import STARTING_ENGINE
 from millstream_worker.engine.protocol.config import EngineInfo
-from millstream_worker.jobs.sampling_defaults import NO_DEFAULTS, SamplingDefaults
 from millstream_worker.text import TextModel
+from millstream_worker.text.sampling_defaults import NO_DEFAULTS, SamplingDefaults
 
 
 @dataclass(frozen=True, slots=True)

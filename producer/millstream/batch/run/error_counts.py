@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from millstream.batch.rows.output_rows import OK
+
 MAX_CAUSES = 1000  # that are counted separately: a field's path may hold a caller's own names
 _PLACE = re.compile(r"\d+")
 
@@ -53,6 +55,7 @@ def _text(row: Mapping[str, Any]) -> str:
     error, response = row["error"], row["response"] or {}
     text = error["message"].removeprefix(f"line {error['line']}: ")
     text = text.removeprefix(f"{response.get('request_id')}: ")
-    begin = error["param"] or (error["code"] if row["response"] else "")
+    has_failed = response.get("status_code", OK) != OK
+    begin = error["param"] or (error["code"] if has_failed else "")
     is_named = text.startswith((begin, begin.removeprefix("body.")))  # a job's by the field of its POST
     return text if is_named else f"{begin}: {text}"

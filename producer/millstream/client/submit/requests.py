@@ -14,11 +14,11 @@ from pydantic import BaseModel, ValidationError
 from millstream.client.session.options import MAX_S
 from millstream.client.submit.request_cost import cost_of
 from millstream.errors import InvalidRequest
-from millstream.openai.chat_messages import asked_messages
 from millstream.openai.fields.field_check import remedy_of
 from millstream.openai.fields.name_likeness import meant_name
 from millstream.openai.fields.value_forms import TURN_FIELDS, one_of, sampling_values, turn_values
-from millstream.openai.message_content import PredictionArgument, predicted_text
+from millstream.openai.messages.chat_messages import asked_messages
+from millstream.openai.messages.message_content import PredictionArgument, predicted_text
 from millstream.openai.offered_tools import ToolArgument, ToolChoiceArgument, asked_tools
 from millstream.openai.structured_outputs import FormatArgument, asked_format
 from millstream.wire.keys import Lane, check_own_id, new_own_id

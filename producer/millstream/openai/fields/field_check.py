@@ -9,7 +9,7 @@ from typing import Any
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.fields.field_table import FIELDS, MESSAGE_FIELDS, FieldRule, Treatment
 from millstream.openai.fields.name_likeness import meant_name
-from millstream.openai.message_content import unknown_in_parts
+from millstream.openai.messages.message_content import unknown_in_parts
 from millstream.openai.offered_tools import unknown_in_tools
 from millstream.openai.unsupported_field import UnknownField, UnsupportedField
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millstream.errors import InvalidRequest
-from millstream.openai.function_messages import with_tool_calls
-from millstream.openai.message_content import text_of_message
+from millstream.openai.messages.function_messages import with_tool_calls
+from millstream.openai.messages.message_content import text_of_message
 from millstream.openai.offered_tools import asked_calls, asked_tools, checked
 from millstream.openai.unsupported_field import UnsupportedField
 from millstream.wire.messages.job_messages import ChatMessage

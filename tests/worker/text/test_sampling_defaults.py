@@ -15,7 +15,7 @@ from millstream import AsyncClient, Result
 from millstream.wire.messages import codec
 from millstream.wire.messages.job_messages import Request, read_request
 from millstream.wire.messages.sampling import DEFAULTED, SamplingParams
-from millstream_worker.jobs.sampling_defaults import SamplingDefaults
+from millstream_worker.text.sampling_defaults import SamplingDefaults
 
 VALUES = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1}
 

@@ -9,7 +9,7 @@ import pytest
 from millstream.client.submit.requests import draft
 from millstream.errors import InvalidRequest
 from millstream.openai.api_endpoint import ApiEndpoint
-from millstream.openai.chat_messages import asked_messages
+from millstream.openai.messages.chat_messages import asked_messages
 from millstream.openai.request_body import read_body
 from millstream.wire.keys import Lane
 from millstream.wire.messages import codec
