@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.requests.rows import BOTH, NOBODY, OPENAI, VLLM, on_both
+from conformance.requests.rows import BOTH, CHAT, COMPLETIONS, NOBODY, OPENAI, VLLM, on_both, rows
 
 DRAWN = {"temperature": 1}
 DEFAULT = "the value is the default"
@@ -51,7 +51,8 @@ ENDS = (
     *on_both(VLLM, {"skip_special_tokens": True}, holds=DEFAULT),
     *on_both(VLLM, {"bad_words": ["zz"], "allowed_token_ids": [10, 11, 12, 13]}),
     *on_both(VLLM, {"bad_words of none": []}, holds=DEFAULT),
-    *on_both(VLLM, {"thinking_token_budget": 3}),
+    *rows(CHAT, VLLM, {"thinking_token_budget": 3}),
+    *rows(COMPLETIONS, VLLM, {"thinking_token_budget of a prompt": 3}),
     *on_both(VLLM, {"repetition_detection": {"max_pattern_size": 3, "min_pattern_size": 1, "min_count": 3}}),
     *on_both(VLLM, {"use_beam_search": True}, {"n": 2}),
     *on_both(VLLM, {"use_beam_search false": False, "length_penalty 1": 1.0}, holds=DEFAULT),
