@@ -27,7 +27,7 @@ REQUEST = EngineRequest(
     alone=True,
     prediction=(5, 6),
     grammar=GrammarSpec("regex", "a+", thought_end=9),
-    limits=LimitSpec((1, 2), ((3,), (4, 5)), 7, None, 9),
+    limits=LimitSpec(b"\x06", ((3,), (4, 5)), 7, None, 9),
 )
 STEP = outputs.Step(
     handles=[7, 8],

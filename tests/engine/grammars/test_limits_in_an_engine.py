@@ -14,7 +14,13 @@ from tokenizers import Tokenizer
 
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.engine import Engine
-from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, LimitSpec, SamplingSpec
+from millstream_worker.engine.protocol.request import (
+    EngineRequest,
+    GrammarSpec,
+    LimitSpec,
+    SamplingSpec,
+    token_bits,
+)
 
 PROMPT = tuple(range(30, 49))
 LETTERS = GrammarSpec("regex", "[a-z]{1,12}")
@@ -50,6 +56,10 @@ def asked(
     return EngineRequest(handle, PROMPT, fields.pop("max_tokens", 24), sampling, **fields)
 
 
+def only(*tokens: int) -> bytes:
+    return token_bits(tokens, max(tokens) + 1)
+
+
 def greedy_output(engine: Engine[Any], barred: Any, length: int) -> list[int]:
     """Token by token, each the first of a request of its own, where a bias keeps the barred ones out."""
     output: list[int] = []
@@ -69,7 +79,7 @@ def mixed(engine: Engine[Any], think: tuple[int, int]) -> list[EngineRequest]:
     words = (*(tuple(output[3:6]) for output in free.values()), (greedy[0],), tuple(greedy[1:3]))
     kinds = [
         LimitSpec(bad_words=words),
-        LimitSpec(allowed=tuple(range(70, 75)), bad_words=((70, 71), (71, 71))),
+        LimitSpec(allowed=only(*range(70, 75)), bad_words=((70, 71), (71, 71))),
         LimitSpec(thought_budget=5, thought_end=end),
         None,
     ]
@@ -103,7 +113,7 @@ def test_greedy_rows_are_those_of_a_plain_reference(engine: Engine[Any], think: 
 
     for limits, barred in (
         (LimitSpec(bad_words=((word,), pair)), bad),
-        (LimitSpec(allowed=(80, 81, 82)), other),
+        (LimitSpec(allowed=only(80, 81, 82)), other),
         (LimitSpec(thought_budget=4, thought_end=think[1]), thinking),
     ):
         request = asked(1, limits, max_tokens=8, sampling={"temperature": 0.0})
@@ -192,12 +202,12 @@ def test_a_row_without_any_token_left_ends_alone(engine: Engine[Any], tokenizer:
     outputs = answers(
         engine,
         [
-            asked(1, LimitSpec(allowed=(70,), bad_words=((70, 70),))),
-            asked(2, LimitSpec(allowed=(zed,)), LETTERS),
-            asked(3, LimitSpec(allowed=(70,)), GrammarSpec("choice", '["!"]')),
-            asked(4, LimitSpec(allowed=(2,)), sampling={"end_ids": (2,), "min_tokens": 3}),
+            asked(1, LimitSpec(allowed=only(70), bad_words=((70, 70),))),
+            asked(2, LimitSpec(allowed=only(zed)), LETTERS),
+            asked(3, LimitSpec(allowed=only(70)), GrammarSpec("choice", '["!"]')),
+            asked(4, LimitSpec(allowed=only(2)), sampling={"end_ids": (2,), "min_tokens": 3}),
             asked(5, None),
-            asked(6, LimitSpec(allowed=(2,)), sampling={"end_ids": (2,)}),
+            asked(6, LimitSpec(allowed=only(2)), sampling={"end_ids": (2,)}),
             asked(7, LimitSpec(bad_words=((tokenizer.token_to_id("the"),),)), WORD),
         ],
     )

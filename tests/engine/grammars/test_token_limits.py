@@ -10,12 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream_worker.engine.grammars.limited_matcher import LimitedMatcher
-from millstream_worker.engine.grammars.token_limits import TokenLimits
-from millstream_worker.engine.protocol.request import LimitSpec, SamplingSpec
+from millstream_worker.engine.grammars.token_limits import TokenLimits, Written
+from millstream_worker.engine.protocol.request import LimitSpec, SamplingSpec, token_bits
 
 VOCAB = 40
 BEGIN, END = 30, 31
 tokens = st.integers(0, 5)
+
+
+def ids_of(bits: bytes) -> set[int]:
+    return set(np.flatnonzero(np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")).tolist())
 
 
 def plainly_allowed(spec: LimitSpec, sampling: SamplingSpec, output: Sequence[int]) -> set[int]:
@@ -28,7 +32,7 @@ def plainly_allowed(spec: LimitSpec, sampling: SamplingSpec, output: Sequence[in
     spent = spec.thought_budget is not None and len(thought) >= spec.thought_budget
     if open_still and spent and not (early and END in sampling.end_ids):
         return {END}
-    allowed = set(range(VOCAB)) if spec.allowed is None else set(spec.allowed)
+    allowed = set(range(VOCAB)) if spec.allowed is None else ids_of(spec.allowed)
     for word in spec.bad_words:
         if tuple(output)[len(output) - len(word) + 1 :] == word[:-1]:
             allowed.discard(word[-1])
@@ -38,7 +42,7 @@ def plainly_allowed(spec: LimitSpec, sampling: SamplingSpec, output: Sequence[in
 def filled(matcher: LimitedMatcher) -> set[int]:
     bits = np.empty(-(-VOCAB // 32), np.int32)
     matcher.fill(bits, bits.ctypes.data)
-    return set(np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")).tolist())
+    return ids_of(bits.tobytes())
 
 
 @given(
@@ -60,7 +64,7 @@ def test_a_mask_has_what_the_whole_output_allows(
     cut: int,
 ) -> None:
     """After each token; also of a row that was resumed in between, and for the draft tokens after it."""
-    spec = LimitSpec(allowed and tuple(allowed), tuple(bad_words), *thought)
+    spec = LimitSpec(allowed and token_bits(allowed, VOCAB), tuple(bad_words), *thought)
     sampling = SamplingSpec(end_ids=ends, min_tokens=min_tokens)
     limits = TokenLimits(spec, sampling, VOCAB)
     matcher = LimitedMatcher(limits, None, output[:cut])
@@ -79,8 +83,21 @@ def test_a_mask_has_what_the_whole_output_allows(
 
 @pytest.mark.parametrize("size", [1, 31, 32, 33, 40])
 def test_ids_beyond_the_vocabulary_bar_nothing(size: int) -> None:
-    limits = TokenLimits(LimitSpec((0, 99), ((99,), (0, 98))), SamplingSpec(), size)
+    limits = TokenLimits(LimitSpec(token_bits((0, 99), 100), ((99,), (0, 98))), SamplingSpec(), size)
     bits = np.empty(-(-size // 32), np.int32)
     matcher = LimitedMatcher(limits, None, [0])
     matcher.fill(bits, bits.ctypes.data)
     assert bits.tolist() == [1, 0][: len(bits)]
+
+
+def test_a_resumed_row_does_not_follow_each_token() -> None:
+    """An engine resumes rows of a million tokens while others wait."""
+
+    class Unfollowed(TokenLimits):
+        def after(self, written: Written, token: int) -> Written:
+            raise AssertionError("it follows the output again")
+
+    limits = Unfollowed(LimitSpec(None, ((1, 2, 3),), 2, BEGIN, END), SamplingSpec(), VOCAB)
+    assert limits.behind([BEGIN, 4, 1, 2]) == Written(4, (1, 2), 3)
+    assert filled(LimitedMatcher(limits, None, [BEGIN, *[4] * 9])) == {END}
+    assert filled(LimitedMatcher(limits, None, [BEGIN, END, *[4] * 9, 1, 2])) == set(range(VOCAB)) - {3}

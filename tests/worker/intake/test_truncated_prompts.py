@@ -97,6 +97,12 @@ def test_a_result_has_the_prompts_ids_where_they_are_asked_for() -> None:
         assert job.result_bytes == (45 if ids else 0)
 
 
+def test_a_job_that_ends_unread_shows_no_prompt() -> None:
+    job = held_job(request=Request(prompt="x", return_token_ids=True))
+    job.end(State.CANCELLED)
+    assert codec.decode(Result, job.result({}, 1)).prompt_token_ids is None
+
+
 def test_ids_that_no_result_can_hold_are_refused() -> None:
     bounds = JobBounds(0, 0, 8)
     with pytest.raises(InvalidRequest, match=r"^return_token_ids: .*MILLSTREAM_MAX_RESULT_BYTES"):

@@ -97,6 +97,7 @@ def test_a_text_that_cannot_go_on_is_refused(template: str, last: dict[str, Any]
         ({"content": "<think>\nHm\n</think>\n"}, ThoughtStart.NONE),
         ({"content": "The tag <think> is"}, ThoughtStart.NONE),
         ({"content": "", "reasoning_content": "Hm"}, ThoughtStart.AMID),
+        ({"content": " \n", "reasoning_content": "Hm"}, ThoughtStart.AMID),
         ({"content": "Once", "reasoning_content": "Hm"}, ThoughtStart.NONE),
         ({"content": ""}, ThoughtStart.POSSIBLE),
     ],
@@ -106,9 +107,10 @@ def test_the_begun_answer_says_where_its_thought_is(last: dict[str, Any], start:
     assert thought_start(request, model.encode(request), model) is start
 
 
-def test_a_begun_thought_goes_on_with_its_line_feeds() -> None:
+@pytest.mark.parametrize("content", ["", " \n"])
+def test_a_begun_thought_goes_on_with_its_line_feeds(content: str) -> None:
     model = model_of(THINKING)
-    request = asked(content="", reasoning_content="Hm")
+    request = asked(content=content, reasoning_content="Hm")
     assert model.template.render(request).endswith("<think>\nHm")
     more = with_words(tokenizers.build("byte-level")).encode("\n\nso.</think>\n\nYes.").ids
     thought = model.thought(ThoughtStart.AMID)

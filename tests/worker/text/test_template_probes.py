@@ -34,6 +34,7 @@ STRICT_EFFORT = PLAIN + (
     "{% if (reasoning_effort or 'low') not in ['low', 'high'] %}{{ raise_exception('no') }}{% endif %}"
     "{{ reasoning_effort }}"
 )
+ONE_EFFORT = PLAIN + "{% if reasoning_effort == 'high' %} Think hard.{% endif %}"
 SWITCH = PLAIN + "{% if enable_thinking is defined and not enable_thinking %} quick{% endif %}"
 OFF_SWITCH = PLAIN + "{% if thinking %} slow{% endif %}"  # as DeepSeek V3.1's
 BOTH = EFFORT + "{% if enable_thinking is defined and not enable_thinking %} quick{% endif %}"
@@ -84,6 +85,8 @@ def test_names_and_thoughts_reach_the_template() -> None:
         (EFFORT, "high", "x Reasoning: high"),
         (EFFORT, "none", "x Reasoning: none"),
         (STRICT_EFFORT, "high", "xhigh"),
+        (ONE_EFFORT, "high", "x Think hard."),
+        (ONE_EFFORT, "medium", "x"),
         (SWITCH, "none", "x quick"),
         (SWITCH, "low", "x"),
         (OFF_SWITCH, "minimal", "x slow"),
@@ -102,6 +105,8 @@ def test_an_effort_is_told_in_the_templates_words(text: str, effort: str, end: s
         (PLAIN, "high", "knows neither it nor enable_thinking"),
         (STRICT_EFFORT, "medium", "takes low, high; choose one"),
         (STRICT_EFFORT, "none", "takes low, high; choose one"),
+        (ONE_EFFORT, "low", "takes medium, high; choose one"),
+        (ONE_EFFORT, "none", "takes medium, high; choose one"),
     ],
 )
 def test_an_effort_that_no_template_knows_is_refused(text: str, effort: str, problem: str) -> None:

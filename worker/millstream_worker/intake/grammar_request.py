@@ -32,8 +32,7 @@ def grammar_of(
         return None
     if text.think is None or start is ThoughtStart.NONE:
         return made
-    begin = text.think.begin if start is ThoughtStart.POSSIBLE else None
-    return replace(made, thought_begin=begin, thought_end=text.think.end)
+    return replace(made, thought_begin=text.think.begin_behind(start), thought_end=text.think.end)
 
 
 def thought_start(request: Request, prompt: Sequence[int], text: TextModel) -> ThoughtStart:

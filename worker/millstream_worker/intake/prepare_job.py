@@ -74,7 +74,7 @@ def prepare(
     job.prediction = tuple(text.predicted(job.request.prediction or "", job.max_tokens))
     _check_result(job.request, len(job.prompt), bounds)
     _check_ids(job.request, info)
-    job.limits = limits_of(job.request, start, text)
+    job.limits = limits_of(job.request, start, text, info.vocab_size)
     asked = job.request.sampling
     if job.request.kind is RequestKind.COUNT:
         job.rows.clear()  # it is as well as any, and nothing is computed
@@ -85,12 +85,15 @@ def prepare(
 
 
 def forget_input(job: Job) -> None:
-    """Drop the text of the input, which has become token ids or was refused; keep the other fields."""
+    """Drop the text of the input, which has become token ids or was refused, and the allowed tokens, which
+    are in the job's limits; keep the other fields.
+    """
     if job.unread is None:
         job.entry = replace(job.entry, payload=b"")  # up to 16 MiB that nobody reads again
     answer = ("chat_template_kwargs", "response_format", "tools", "tool_choice", "prediction")
     none = dict.fromkeys((*INPUTS, *answer))
-    job.request = job.request.model_copy(update=none)
+    sampling = job.request.sampling.model_copy(update={"allowed_token_ids": None})
+    job.request = job.request.model_copy(update=none | {"sampling": sampling})
 
 
 def _turn_ends(request: Request, text: TextModel, info: EngineInfo) -> tuple[int, ...]:

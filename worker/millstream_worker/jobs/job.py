@@ -143,8 +143,8 @@ class Job:
 
     @property
     def shown_prompt(self) -> tuple[int, ...] | None:
-        """Returns the prompt's ids, if its result has them."""
-        return self.prompt if self.request.return_token_ids else None
+        """Returns the prompt's ids, if its result has them. A job that ends unread has none."""
+        return self.prompt or None if self.request.return_token_ids else None
 
     @property
     def output_tokens(self) -> int:

@@ -16,7 +16,7 @@ def marked(message: ChatMessage) -> ChatMessage:
     """With the mark behind its text; behind its thought, where it has nothing else. Raises InvalidRequest."""
     if message.tool_calls:
         raise _refused("the last message ends with calls of tools, and no text goes on there; leave it out")
-    field = "reasoning_content" if message.reasoning_content and not message.content else "content"
+    field = "reasoning_content" if message.reasoning_content and not message.content.strip() else "content"
     return message.model_copy(update={field: getattr(message, field) + _MARK})
 
 

@@ -28,6 +28,10 @@ class ThinkTokens:
     begin: int
     end: int
 
+    def begin_behind(self, start: ThoughtStart) -> int | None:
+        """Returns the token that may begin a thought; None where the prompt has begun it."""
+        return self.begin if start is ThoughtStart.POSSIBLE else None
+
     def start(self, prompt: Sequence[int], token_bytes: TokenBytes) -> ThoughtStart:
         """Reads it from the end of a rendered prompt, behind which only white space may stand: what a message
         quotes does not count.

@@ -35,7 +35,7 @@ class SamplingParams(Message):
     model's context length. `seed` None: one is sampled at the first start, from 0 to 2^53 - 1, kept for later
     attempts and reported in the result.
 
-    `bad_words` never stand in an answer; with `allowed_token_ids` it has no other tokens. With
+    `bad_words`: texts whose tokens are barred; with `allowed_token_ids` an answer has no other tokens. With
     `include_stop_str_in_output` a text ends behind its stop string; without `skip_special_tokens` special
     tokens are text. `truncate_prompt_tokens`: only so many of the prompt's last tokens are used.
     `thinking_token_budget`: a thought ends after so many tokens.

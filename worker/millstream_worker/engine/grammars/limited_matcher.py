@@ -17,8 +17,7 @@ class LimitedMatcher:
         self._limits = limits
         self._grammar = grammar
         self._stuck = False
-        self._written = limits.begin()
-        self._write(output)
+        self._written = limits.behind(output)
 
     def copy(self) -> LimitedMatcher:
         other = LimitedMatcher(self._limits, self._grammar and self._grammar.copy())
@@ -27,7 +26,8 @@ class LimitedMatcher:
 
     def consume(self, tokens: Sequence[int]) -> bool:
         """Follow more of the output. False if the grammar does not accept it."""
-        self._write(tokens)
+        for token in tokens:
+            self._written = self._limits.after(self._written, token)
         return self._grammar is None or self._grammar.consume(tokens)
 
     def valid(self, tokens: Sequence[int]) -> int:
@@ -66,10 +66,6 @@ class LimitedMatcher:
     def complete(self) -> bool:
         """No token may follow by the grammar."""
         return self._grammar is not None and self._grammar.complete
-
-    def _write(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            self._written = self._limits.after(self._written, token)
 
 
 RowMatcher = Matcher | LimitedMatcher

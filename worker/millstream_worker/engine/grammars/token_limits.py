@@ -42,10 +42,10 @@ class TokenLimits:
         self._reach = max((len(word) - 1 for word in spec.bad_words), default=0)
         self._bits = self._bits_at_any_time(vocab_size)
 
-    def begin(self) -> Written:
-        """Before the first token of output."""
-        open_already = self._spec.thought_end is not None and self._spec.thought_begin is None
-        return Written(thought=0 if open_already else None)
+    def behind(self, output: Sequence[int]) -> Written:
+        """Behind the whole output so far."""
+        tail = tuple(output[-self._reach :]) if self._reach else ()
+        return Written(len(output), tail, self._thought_of(output))
 
     def after(self, written: Written, token: int) -> Written:
         tail = (*written.tail, token)[-self._reach :] if self._reach else ()
@@ -74,6 +74,13 @@ class TokenLimits:
             if token // _WORD < len(words):
                 words[token // _WORD] &= ~np.uint32(1 << token % _WORD)
 
+    def _thought_of(self, output: Sequence[int]) -> int | None:
+        begin, end = self._spec.thought_begin, self._spec.thought_end
+        begun = begin is None or (bool(output) and output[0] == begin)
+        if end is None or not begun or end in output:
+            return None
+        return len(output) - (begin is not None)
+
     def _thought(self, written: Written, token: int) -> int | None:
         if written.count == 0 and token == self._spec.thought_begin:
             return 0
@@ -95,12 +102,12 @@ class TokenLimits:
 
     def _bits_at_any_time(self, vocab_size: int) -> Bits:
         allowed = np.zeros(-(-vocab_size // _WORD) * _WORD, np.bool_)
-        listed = self._spec.allowed
-        allowed[slice(vocab_size) if listed is None else _below(vocab_size, listed)] = True
-        allowed[_below(vocab_size, [word[0] for word in self._spec.bad_words if len(word) == 1])] = False
+        if self._spec.allowed is None:
+            allowed[:vocab_size] = True
+        else:
+            listed = np.frombuffer(self._spec.allowed, np.uint8)
+            known = np.unpackbits(listed, count=min(vocab_size, 8 * len(listed)), bitorder="little")
+            allowed[: len(known)] = known
+        barred = [word[0] for word in self._spec.bad_words if len(word) == 1 and word[0] < vocab_size]
+        allowed[barred] = False
         return np.packbits(allowed, bitorder="little").view(np.int32)
-
-
-def _below(vocab_size: int, tokens: Sequence[int]) -> NDArray[np.int64]:
-    ids = np.array(tokens, np.int64)
-    return ids[ids < vocab_size]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -47,12 +48,20 @@ class GrammarSpec:
 class LimitSpec:
     """The tokens that every output of a request may have, beside its grammar. None and empty: any."""
 
-    allowed: tuple[int, ...] | None = None
+    allowed: bytes | None = None  # a bit for each token of the vocabulary: far smaller than their ids
     bad_words: tuple[tuple[int, ...], ...] = ()  # the last token of each never follows those before it
     # The tokens after which a thought is ended, and its own ones: without a begin, the prompt has begun it.
     thought_budget: int | None = None
     thought_begin: int | None = None
     thought_end: int | None = None
+
+
+def token_bits(tokens: Iterable[int], vocab_size: int) -> bytes:
+    """Returns the bits of these tokens, all of them below `vocab_size`; the lowest bit of a byte is first."""
+    bits = bytearray(-(-vocab_size // 8))
+    for token in tokens:
+        bits[token >> 3] |= 1 << (token & 7)
+    return bytes(bits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,12 +113,19 @@ class TemplateProbes:
 
     @cached_property
     def _efforts(self) -> tuple[ReasoningEffort, ...]:
-        """The efforts that it takes; none where they make no difference."""
-        plain = self._shown(QUESTION)
+        """The efforts that it takes; none where they make no difference. One that it passes over, as it does
+        a word without meaning, is not taken, but for "medium": that may be its default.
+        """
+        plain, odd = self._shown(QUESTION), self._shown(QUESTION, reasoning_effort="probe_effort")
         texts = {one: self._shown(QUESTION, reasoning_effort=one.value) for one in ReasoningEffort}
         if all(text == plain for text in texts.values()):
             return ()
-        return tuple(one for one, text in texts.items() if text)
+        passed_over = plain if plain == odd else None
+        return tuple(
+            one
+            for one, text in texts.items()
+            if text and (text != passed_over or one is ReasoningEffort.MEDIUM)
+        )
 
     @cached_property
     def _switch(self) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+import structlog
 import torch
 from gguf import GGMLQuantizationType, GGUFReader, ReaderTensor
 from torch import Tensor
@@ -19,13 +20,14 @@ from millstream_worker.engine.runner.quantization.codes import Codes
 from millstream_worker.engine.runner.quantization.gguf_blocks import KINDS, unpack
 from millstream_worker.engine.runner.quantization.packed import PackedWeights, named
 
+_log = structlog.get_logger(__name__)
 # Those whose weights are transformers' own, but for the order of queries and keys of the first.
 _ARCHITECTURES = {
     "llama": gguf.MODEL_ARCH.LLAMA,
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
 }
-_ENDS = (gguf.Keys.Tokenizer.EOS_ID, gguf.Keys.Tokenizer.EOT_ID, gguf.Keys.Tokenizer.EOM_ID)
+_FURTHER_ENDS = (gguf.Keys.Tokenizer.EOT_ID, gguf.Keys.Tokenizer.EOM_ID)
 _ROTATED = ("attn_q.", "attn_k.")
 _FLOATING = {  # GGUFReader gives bytes of what numpy does not have
     GGMLQuantizationType.F32: torch.float32,
@@ -66,9 +68,23 @@ class GGUFWeights:
 
     @property
     def end_ids(self) -> list[int]:
-        """Returns the ends of a text, a turn and a message that the file names, without repetition."""
-        fields = (self._reader.get_field(key) for key in _ENDS)
-        return list(dict.fromkeys(int(field.contents()) for field in fields if field is not None))
+        """Returns the ends of a text, a turn and a message that the file names, without repetition. A warning
+        tells of a further end that is no token of the file.
+        """
+        tokens = self._reader.get_field(gguf.Keys.Tokenizer.LIST)
+        count = 0 if tokens is None else len(tokens.data)
+        ends = self._tokens_at(gguf.Keys.Tokenizer.EOS_ID)
+        for key in _FURTHER_ENDS:
+            for token in self._tokens_at(key):
+                if token < count:
+                    ends.append(token)
+                else:
+                    _log.warning("end beyond the vocabulary", token=token, source=key, vocab_size=count)
+        return list(dict.fromkeys(ends))
+
+    def _tokens_at(self, key: str) -> list[int]:
+        field = self._reader.get_field(key)
+        return [] if field is None else [int(field.contents())]
 
     def packed(self, config: PretrainedConfig) -> PackedWeights:
         """Raises GGUFError for a type that is not computed, and for a file that lacks weights."""
