@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import openai
 from support.batches import Line, files_of, finished, made
 from support.gateway import Gateway
@@ -62,14 +60,18 @@ async def test_a_failed_prompt_is_the_error_of_its_line(door: Gateway, worker: H
         assert row["response"]["status_code"] == 400
 
 
+async def any_is_cancelled(worker: HandWorker) -> bool:
+    return b"cancelled" in await states(worker)
+
+
 async def test_a_failed_prompt_has_its_place_at_the_close(door: Gateway, worker: HandWorker) -> None:
     too_long = ErrorInfo(code="bad_request", message="prompt: too long", field="prompt")
     async with door.client() as client:
         batch = await made(client, LINES[:1], endpoint=COMPLETIONS)
         jobs = await taken(worker, 2)
-        await jobs["1-1"].end(State.FAILED, error=too_long)
         await client.batches.cancel(batch.id)
-        await asyncio.sleep(0.5)  # the batch is closed before the first prompt ends
+        await until(lambda: any_is_cancelled(worker))  # that which waits
+        await jobs["1-1"].end(State.FAILED, error=too_long)
         await jobs["1-0"].end(State.CANCELLED)
         [row] = (await files_of(client, await finished(client, batch.id)))[1]
         assert row["error"]["param"] == "body.prompt[1]"
