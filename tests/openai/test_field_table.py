@@ -19,7 +19,7 @@ from millstream.openai.fields.field_check import (
     remedy_of,
 )
 from millstream.openai.fields.field_table import FIELDS, MESSAGE_FIELDS, FieldRule, Treatment, names_of
-from millstream.openai.fields.name_likeness import meant_name
+from millstream.openai.name_likeness import meant_name
 from millstream.openai.request_body import RequestBody, read_body
 from millstream.openai.unsupported_field import UnknownField, UnsupportedField
 from millstream.wire.keys import Lane

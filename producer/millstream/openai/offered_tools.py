@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from millstream.errors import InvalidRequest
-from millstream.openai.fields.name_likeness import meant_name
+from millstream.openai.name_likeness import meant_name
 from millstream.openai.structured_outputs import schema_text
 from millstream.openai.unsupported_field import UnknownField
 from millstream.wire.messages.response_format import MAX_BYTES

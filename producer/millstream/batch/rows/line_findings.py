@@ -21,8 +21,8 @@ from millstream.openai.fields.field_check import (
     is_ignored_by_rule,
     unread_names,
 )
-from millstream.openai.fields.name_likeness import meant_name
 from millstream.openai.fields.value_forms import whole
+from millstream.openai.name_likeness import meant_name
 from millstream.openai.prompt_list import MOST_PROMPTS
 from millstream.openai.request_body import DEFAULT_QUEUE, max_tokens_of
 from millstream.wire.messages.sampling import SamplingParams

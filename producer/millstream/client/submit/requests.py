@@ -15,10 +15,10 @@ from millstream.client.session.options import MAX_S
 from millstream.client.submit.request_cost import cost_of
 from millstream.errors import InvalidRequest
 from millstream.openai.fields.field_check import check_message_names, remedy_of
-from millstream.openai.fields.name_likeness import meant_name
 from millstream.openai.fields.value_forms import TURN_FIELDS, one_of, sampling_values, turn_values
 from millstream.openai.messages.chat_messages import asked_messages
 from millstream.openai.messages.message_content import PredictionArgument, predicted_text
+from millstream.openai.name_likeness import meant_name
 from millstream.openai.offered_tools import ToolArgument, ToolChoiceArgument, asked_tools
 from millstream.openai.structured_outputs import FormatArgument, asked_format
 from millstream.wire.keys import Lane, check_own_id, new_own_id

@@ -8,8 +8,8 @@ from typing import Any
 
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.fields.field_table import FIELDS, MESSAGE_FIELDS, FieldRule, Treatment
-from millstream.openai.fields.name_likeness import meant_name
 from millstream.openai.messages.message_content import PART_NAMES, unknown_in_parts
+from millstream.openai.name_likeness import meant_name
 from millstream.openai.offered_tools import FUNCTION_NAMES, TOOL_NAMES, unknown_in_tools
 from millstream.openai.unsupported_field import UnknownField, UnsupportedField
 
