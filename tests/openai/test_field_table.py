@@ -11,9 +11,15 @@ from openai.types.chat import completion_create_params as chat_create_params
 
 from millstream.errors import InvalidRequest
 from millstream.openai.api_endpoint import ApiEndpoint
-from millstream.openai.fields.field_check import MOST_IGNORED, ignored_header, is_ignored_by_rule, remedy_of
+from millstream.openai.fields.field_check import (
+    MOST_IGNORED,
+    check_stream_options,
+    ignored_header,
+    is_ignored_by_rule,
+    remedy_of,
+)
 from millstream.openai.fields.field_table import FIELDS, MESSAGE_FIELDS, FieldRule, Treatment, names_of
-from millstream.openai.fields.name_likeness import meant_name
+from millstream.openai.name_likeness import meant_name
 from millstream.openai.request_body import RequestBody, read_body
 from millstream.openai.unsupported_field import UnknownField, UnsupportedField
 from millstream.wire.keys import Lane
@@ -138,7 +144,9 @@ def test_no_name_of_the_table_is_like_another() -> None:
     [
         ("temprature", "temperature"), ("max_token", "max_tokens"), ("maxTokens", "max_tokens"),
         ("top-p", "top_p"), ("stops", "stop"), ("respones_format", "response_format"),
-        ("mesages", "messages"), ("toolChoice", "tool_choice"), ("tempo", None), ("top_b", None),
+        ("mesages", "messages"), ("seeds", "seed"),
+        ("maxtokens", "max_tokens"), ("toolChoice", "tool_choice"), ("tempo", None),
+        ("mode", None), ("traces", None), ("users", None), ("top_b", None),
         ("prompt_id", None), ("id", None),
         ("message_id", None), ("session", None), ("", None), ("_", None), ("x" * 10**6, None),
     ],
@@ -161,6 +169,32 @@ def test_a_misspelt_field_of_a_message_is_refused() -> None:
     body = read(CHAT, messages=[HELLO[0] | {"mood": "x", "weight": None}])
     assert body.ignored == ("messages.mood",)
     assert not is_ignored_by_rule("messages.mood")
+
+
+@pytest.mark.parametrize(
+    ("tool", "field", "meant"),
+    [
+        ({"functon": {"name": "get"}}, "functon", "function"),
+        ({"function": {"name": "get", "paramters": {}}}, "function.paramters", "parameters"),
+    ],
+)
+def test_a_misspelt_field_of_a_tool_is_refused(tool: dict[str, Any], field: str, meant: str) -> None:
+    with pytest.raises(UnknownField) as caught:
+        read(CHAT, tools=[TOOL, {"type": "function"} | tool])
+    assert caught.value.field == f"tools[1].{field}"
+    assert caught.value.problem == f"no such field; did you mean {meant}?"
+
+
+def test_names_inside_of_fields_are_ignored_by_rule() -> None:
+    part = {"type": "text", "text": "x", "cache_control": 1, "refusal": "x"}
+    function = {"name": "f", "cache_control": 1, "defer_loading": 1}
+    tool = {"type": "function", "function": function, "cache_control": 1, "defer_loading": 1}
+    ignored = read(CHAT, messages=[HELLO[0] | {"content": [part]}], tools=[tool]).ignored
+    options = check_stream_options({"include_obfuscation": True, "continuous_usage_stats": True})
+    assert len(ignored + options) == 8
+    assert [name for name in ignored + options if not is_ignored_by_rule(name)] == [
+        "messages.content.refusal"
+    ]
 
 
 def test_a_body_of_many_unknown_fields_is_refused() -> None:

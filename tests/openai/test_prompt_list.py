@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from millstream import Choice, ErrorInfo, Result, Timing, Usage
+from millstream.errors import InvalidRequest
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.prompt_list import error_of_prompt, joined_result, listed_id, own_ids
 from millstream.openai.request_body import read_body
@@ -29,6 +30,12 @@ def test_each_prompt_is_the_request_of_it_alone(more: dict[str, Any]) -> None:
     assert [one.digest() for one in listed] == [requests(prompt, **more)[0].digest() for prompt in prompts]
     for prompt in prompts:
         assert requests([prompt], **more) == requests(prompt, **more)
+
+
+def test_the_choices_of_all_prompts_are_bounded() -> None:
+    assert len(requests(["x"] * 256, n=4)) == 256
+    with pytest.raises(InvalidRequest, match=r"^n: 128 choices × 256 prompts are more than 1,024 .*fewer"):
+        requests(["x"] * 256, n=128)
 
 
 def test_jobs_of_a_list_have_ids_of_one_name() -> None:

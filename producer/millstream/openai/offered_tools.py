@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from millstream.errors import InvalidRequest
+from millstream.openai.name_likeness import meant_name
 from millstream.openai.structured_outputs import schema_text
+from millstream.openai.unsupported_field import UnknownField
 from millstream.wire.messages.response_format import MAX_BYTES
 from millstream.wire.messages.tools import MAX_TOOLS, Tool, ToolCall, ToolChoice, size_of
 from millstream.wire.messages.validation_errors import invalid_request
@@ -17,8 +19,10 @@ ToolArgument = Tool | Mapping[str, object]
 ToolChoiceArgument = str | ToolChoice | Mapping[str, object]
 
 M = TypeVar("M", bound=BaseModel)
-_OF_TOOL = {"type", "function"}
-_OF_FUNCTION = {"name", "description", "parameters", "strict"}  # a schema is always followed strictly
+TOOL_NAMES = frozenset({"type", "function"})
+FUNCTION_NAMES = frozenset(
+    {"name", "description", "parameters", "strict"}
+)  # a schema is always followed strictly
 _CHOICES = ("auto", "none", "required")
 
 
@@ -57,7 +61,7 @@ def unknown_in_tools(tools: object) -> tuple[str, ...]:
     names: set[str] = set()
     for tool in tools if isinstance(tools, list) else ():
         function = tool.get("function") if isinstance(tool, dict) else None
-        for path, given, known in (("tools", tool, _OF_TOOL), ("tools.function", function, _OF_FUNCTION)):
+        for path, given, known in (("tools", tool, TOOL_NAMES), ("tools.function", function, FUNCTION_NAMES)):
             if isinstance(given, dict):
                 named = {name for name, value in given.items() if value is not None} - known
                 names |= {f"{path}.{name}" for name in named}
@@ -100,16 +104,24 @@ def _tool(where: str, given: object) -> Tool:
         return given
     if not isinstance(given, Mapping):
         raise InvalidRequest(where, given, 'give {"type": "function", "function": {…}}')
+    _refuse_misspelt(where, given, TOOL_NAMES)
     if given.get("type") != "function":
         problem = "only tools of type function are supported"
         raise InvalidRequest(f"{where}.type", given.get("type"), problem)
     function = given.get("function")
     if not isinstance(function, Mapping):
         raise InvalidRequest(f"{where}.function", function, 'give {"name": …, "parameters": {…}}')
+    _refuse_misspelt(f"{where}.function", function, FUNCTION_NAMES)
     fields = {name: function[name] for name in ("name", "description") if function.get(name) is not None}
     if function.get("parameters") is not None:
         fields["parameters"] = schema_text(f"{where}.function.parameters", function["parameters"])
     return checked(Tool, f"{where}.function", fields)
+
+
+def _refuse_misspelt(where: str, given: Mapping[str, Any], known: frozenset[str]) -> None:
+    for name in given.keys() - known:
+        if given[name] is not None and (meant := meant_name(str(name), known)) is not None:
+            raise UnknownField(f"{where}.{name}", given[name], f"no such field; did you mean {meant}?")
 
 
 def checked(kind: type[M], where: str, fields: object) -> M:

@@ -29,6 +29,7 @@ from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.messages.validation_errors import invalid_request, within_reach
 
 DEFAULT_QUEUE = "default"
+MOST_CHOICES = 1024  # of all prompts together: one answer has them all
 COMPLETION_MAX_TOKENS = 16  # the API's default for /v1/completions; chat has none
 
 
@@ -83,6 +84,7 @@ def _read(
     requests: list[Request] = []
     try:
         shared = _shared(endpoint, given) | {"lane": lane, "tenant": tenant}
+        _check_choices(shared["sampling"].n, len(inputs))
         for _, one in inputs:
             requests.append(
                 _of_other_prompt(requests[0], Request(**one)) if requests else Request(**one, **shared)
@@ -104,6 +106,15 @@ def _shared(endpoint: ApiEndpoint, given: Mapping[str, Any]) -> dict[str, Any]:
         "prediction": predicted_text(given["prediction"]) if "prediction" in given else None,
         "cache": _cache(given.get("cache", {})),
     }
+
+
+def _check_choices(n: int, prompts: int) -> None:
+    if prompts > 1 and n * prompts > MOST_CHOICES:
+        problem = (
+            f"{n} choices × {prompts} prompts are more than {MOST_CHOICES:,} together; ask for fewer or send "
+            "several requests"
+        )
+        raise InvalidRequest("n", n, problem)
 
 
 def _of_other_prompt(request: Request, other: Request) -> Request:

@@ -57,6 +57,18 @@ def test_a_field_that_a_server_has_is_not_unknown() -> None:
     )
 
 
+def test_names_inside_of_fields_are_known_too() -> None:
+    part = {"type": "text", "text": "x", "cache_control": {}, "refusal": "x"}
+    function = {"name": "f", "cache_control": {}, "defer_loading": True, "title": "x"}
+    tool = {"type": "function", "function": function, "cache_control": {}, "defer_loading": True}
+    findings = found(chat([part], tools=[tool, {"fnction": {}}]))
+    assert len(findings.unread) == 8
+    assert findings.told_unread(unknown_only=True) == (
+        "tools.fnction in 1 line (did you mean function?), tools.function.title in 1 line, "
+        "messages.content.refusal in 1 line"
+    )
+
+
 def test_many_unknown_names_are_cut() -> None:
     told = found(*(chat(**{f"field_{i}x": 1}) for i in range(1200))).told_unread()
     assert told.endswith("991 other names")
@@ -83,6 +95,13 @@ def test_each_prompt_of_a_list_is_estimated() -> None:
     assert (findings.prompt_tokens, findings.output_tokens) == (100 + 10 + 3 + 1, 2 * 2 * 16 + 2 * 16)
     assert findings.too_long({"default": 115}) == 1
     assert findings.too_long({"default": 116}) == 0
+
+
+def test_a_cut_prompt_is_estimated_as_it_is_cut() -> None:
+    cut = completion("a", ["x" * 400, "x" * 8], truncate_prompt_tokens=10)
+    findings = found(cut, completion("b", "x" * 400, truncate_prompt_tokens="no"))
+    assert findings.prompt_tokens == 10 + 2 + 100
+    assert findings.too_long({"default": 26}) == 1
 
 
 def test_lines_longer_than_their_model_are_counted() -> None:

@@ -17,6 +17,7 @@ from millstream.batch.files.runfile import line_digest_of
 from millstream.batch.input_check import InputCheck
 from millstream.batch.line_counts import LineCounts
 from millstream.batch.rows.batch_lines import read_row
+from millstream.batch.rows.faults import LineFault
 from millstream.batch.run.run_options import RunOptions
 from millstream.batch.run_cancellation import Cancelled, cancel_jobs
 from millstream.errors import JobFailed
@@ -58,6 +59,19 @@ async def test_the_window_counts_the_jobs_of_lists(place: BatchFiles) -> None:
         worker.gate.set()
         assert (await running).completed == 5
         assert worker.computed_once() == 13
+
+
+def test_a_line_of_prompts_has_the_size_of_its_requests() -> None:
+    options, metadata = RunOptions(), {"note": "x" * 500}
+    row = options.row_of(1, "a", completion("a", ["one"] * 100, metadata=metadata))
+    assert row.size > 100 * 500
+    assert options.row_of(1, "a", completion("a", "one", metadata=metadata)).size == 0  # that of its text
+    many = completion("a", ["one"] * 256, prediction="x" * 40_000)
+    with pytest.raises(
+        LineFault, match=r"^body\.prompt: all, each with the other fields, may take"
+    ) as caught:
+        options.row_of(1, "a", many)
+    assert caught.value.field == "body.prompt"
 
 
 async def test_the_failure_of_a_prompt_is_that_of_its_line(place: BatchFiles) -> None:

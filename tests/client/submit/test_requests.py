@@ -72,6 +72,37 @@ def test_keywords_go_before_sampling_params() -> None:
     assert draft({"prompt": "a", "sampling": base, "max_tokens": 7}, NOW_MS, 1000).digest == plain.digest
 
 
+def test_a_keyword_turns_off_what_sampling_sets() -> None:
+    base = SamplingParams(stop=("x",), thinking_token_budget=5)
+    made = request(prompt="p", sampling=base, stop="", thinking_token_budget=-1).sampling
+    assert (made.stop, made.thinking_token_budget) == ((), None)
+    off = draft({"prompt": "p", "stop": "", "thinking_token_budget": -1}, NOW_MS, 1000)
+    assert off.digest == draft({"prompt": "p"}, NOW_MS, 1000).digest
+
+
+@pytest.mark.parametrize(
+    ("more", "name", "problem"),
+    [
+        ({"conten": "hi"}, "conten", "did you mean content?"),
+        ({"mood": "x"}, "mood", "leave it out"),
+        ({5: "x"}, "5", "leave it out"),
+        ({"images": ["x"]}, "images", "content is text"),
+        ({"prefix": True}, "prefix", "use continue_final_message"),
+        ({"thinking": "Hm."}, "thinking", "use reasoning_content"),
+    ],
+)
+def test_the_names_of_a_message_are_checked(more: dict[Any, Any], name: str, problem: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        request(messages=[{"role": "user"}, {"role": "user", **more}])
+    assert caught.value.field == f"messages[1].{name}"
+    assert problem in caught.value.problem
+
+
+def test_an_answer_is_taken_as_a_message() -> None:
+    answer = {"role": "assistant", "content": "7", "annotations": [5], "id": "m", "audio": None, "x": None}
+    assert request(messages=[answer]).messages == (ChatMessage(role="assistant", content="7"),)
+
+
 def test_a_ready_request_is_taken_as_it_is() -> None:
     made = Request(prompt="a", tenant="acme", sampling=SamplingParams(max_tokens=3))
     assert request(request=made, id="x") == made
@@ -202,6 +233,8 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     (chat(x=(((([[[]]],),),),) * 400), "chat_template_kwargs", "may take 4096"),
     ({"prompt": "a", "chat_template_kwargs": {"x": 1}}, "chat_template_kwargs", "needs messages"),
     ({**chat(), "chat_template_kwargs": [1]}, "chat_template_kwargs", "must be a map"),
+    ({"prompt": "a", "add_generation_prompt": False}, "add_generation_prompt", "needs messages"),
+    ({"token_ids": [1], "continue_final_message": True}, "continue_final_message", "needs messages"),
     ({"prompt": "a", "prediction": {"type": "text"}}, "prediction", '{"type": "content"'),
     ({"prompt": "a", "prediction": ["b"]}, "prediction", '{"type": "content"'),
     ({"prompt": "a", "prediction": {"type": "content"}}, "prediction.content", "give a text"),
@@ -233,6 +266,8 @@ TOOL = {"type": "function", "function": {"name": "f", "description": "d" * 40}}
         ({"messages": CALLING, "max_tokens": 1}, 251),
         ({"messages": [SHORT], "max_tokens": 1, "tools": [TOOL]}, 21),
         ({"messages": [SHORT], "max_tokens": 1, "chat_template_kwargs": {"a": "x" * 36}}, 18),
+        ({"messages": [SHORT | {"name": "n" * 20, "reasoning": "r" * 40}], "max_tokens": 1}, 21),
+        ({"prompt": "p" * 400, "max_tokens": 5, "truncate_prompt_tokens": 7}, 12),
         ({"prompt": "p"}, USUAL_OUTPUT),
         ({"prompt": "p", "max_tokens": 1}, 1),
     ],

@@ -18,7 +18,7 @@ from millstream.gateway.batches.runner import live_tokens
 from millstream.gateway.batches.runner.finished_rows import FinishedRow
 from millstream.gateway.batches.runner.live_tokens import LiveTokens
 from millstream.gateway.batches.runner.part_writer import PartWriter
-from millstream.gateway.queues.queue_clients import LOG_ENTRIES, QueueClient
+from millstream.gateway.queues.queue_clients import LOG_ENTRIES, READ_AT_ONCE, QueueClient
 from millstream.gateway.redis.batch_calls import PartCounts
 from millstream.gateway.redis.gateway_redis import GatewayRedis
 from millstream.gateway.redis.tenant_keys import TenantKeys
@@ -47,6 +47,14 @@ async def test_tokens_are_counted_once(valkey: Server) -> None:
         assert live.total == 5 + LOG_ENTRIES + 3
         live.end(first.id)
         assert live.total == 2
+
+
+async def test_the_usage_of_many_jobs_is_read_in_parts(valkey: Server) -> None:
+    async with QueueClient(valkey.url) as client, hand_worker(valkey.url) as worker:
+        names = [(await client.submit("x")).id for _ in range(READ_AT_ONCE + 1)]
+        for _ in names:
+            await (await worker.take()).end(last="ab")
+        assert await client.usage(names) == Usage(prompt_tokens=len(names), output_tokens=2 * len(names))
 
 
 async def test_the_jobs_read_in_one_look_are_bounded(valkey: Server) -> None:

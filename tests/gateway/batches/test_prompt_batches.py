@@ -60,6 +60,23 @@ async def test_a_failed_prompt_is_the_error_of_its_line(door: Gateway, worker: H
         assert row["response"]["status_code"] == 400
 
 
+async def any_is_cancelled(worker: HandWorker) -> bool:
+    return b"cancelled" in await states(worker)
+
+
+async def test_a_failed_prompt_has_its_place_at_the_close(door: Gateway, worker: HandWorker) -> None:
+    too_long = ErrorInfo(code="bad_request", message="prompt: too long", field="prompt")
+    async with door.client() as client:
+        batch = await made(client, LINES[:1], endpoint=COMPLETIONS)
+        jobs = await taken(worker, 2)
+        await client.batches.cancel(batch.id)
+        await until(lambda: any_is_cancelled(worker))  # that which waits
+        await jobs["1-1"].end(State.FAILED, error=too_long)
+        await jobs["1-0"].end(State.CANCELLED)
+        [row] = (await files_of(client, await finished(client, batch.id)))[1]
+        assert row["error"]["param"] == "body.prompt[1]"
+
+
 async def test_a_cancelled_batch_cancels_all_prompts(door: Gateway, worker: HandWorker) -> None:
     async with door.client() as client:
         batch = await made(client, LINES[:1], endpoint=COMPLETIONS)

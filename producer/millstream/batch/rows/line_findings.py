@@ -14,9 +14,15 @@ from millstream.batch.rows.batch_lines import LINE_FIELDS, unknown_beside_body
 from millstream.client.submit.request_cost import BYTES_PER_TOKEN, FRAME_TOKENS
 from millstream.errors import InvalidRequest
 from millstream.openai.api_endpoint import ApiEndpoint
-from millstream.openai.fields.field_check import FIELD_NAMES, MESSAGE_NAMES, is_ignored_by_rule, unread_names
-from millstream.openai.fields.name_likeness import meant_name
+from millstream.openai.fields.field_check import (
+    FIELD_NAMES,
+    HINTED_NAMES,
+    INNER_NAMES,
+    is_ignored_by_rule,
+    unread_names,
+)
 from millstream.openai.fields.value_forms import whole
+from millstream.openai.name_likeness import meant_name
 from millstream.openai.prompt_list import MOST_PROMPTS
 from millstream.openai.request_body import DEFAULT_QUEUE, max_tokens_of
 from millstream.wire.messages.sampling import SamplingParams
@@ -25,6 +31,7 @@ MAX_UNKNOWN = 1000  # counted separately: a file may have a new name on every li
 _SHOWN = 10  # names in one message
 _MOST_TOKENS = 2**53  # of one line: a bound may be any number until a worker refuses it
 _KNOWN = FIELD_NAMES | LINE_FIELDS
+_HINTED = HINTED_NAMES | LINE_FIELDS
 
 
 class LineFindings:
@@ -48,10 +55,11 @@ class LineFindings:
         body, endpoint = fields.get("body"), _endpoint(fields)
         if endpoint is None or not isinstance(body, dict):
             return  # it becomes an error row
-        prompts = [min(_MOST_TOKENS, tokens) for tokens in _prompt_tokens(body)]
+        most = _number(body, "truncate_prompt_tokens", _MOST_TOKENS)
+        prompts = [min(most, tokens) for tokens in _prompt_tokens(body)]
         bound = _bound(endpoint, body)
         self.prompt_tokens += sum(prompts)
-        self.output_tokens += (bound or 0) * _choices(body) * len(prompts)
+        self.output_tokens += (bound or 0) * _number(body, "n", 1) * len(prompts)
         self.unbounded += bound is None
         model = body.get("model")
         named = model if isinstance(model, str) and model else DEFAULT_QUEUE
@@ -109,8 +117,8 @@ def _hint(name: str) -> str:
         return ""
     if name in _KNOWN:
         return " (known, but not in that place)"
-    meant = meant_name(last, MESSAGE_NAMES if prefix == "messages" else _KNOWN)
-    return f" (did you mean {meant}?)" if meant else ""
+    meant = meant_name(last, INNER_NAMES.get(prefix, _HINTED))
+    return f" (did you mean {meant}?)" if meant and meant != last else ""
 
 
 def _endpoint(fields: Mapping[str, Any]) -> ApiEndpoint | None:
@@ -129,9 +137,9 @@ def _bound(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> int | None:
     return min(_MOST_TOKENS, max(1, bound)) if type(bound) is int else 1
 
 
-def _choices(body: Mapping[str, Any]) -> int:
-    number = whole(body.get("n"))
-    return min(_MOST_TOKENS, max(1, number)) if type(number) is int else 1
+def _number(body: Mapping[str, Any], name: str, default: int) -> int:
+    number = whole(body.get(name))
+    return min(_MOST_TOKENS, max(1, number)) if type(number) is int else default
 
 
 def _prompt_tokens(body: Mapping[str, Any]) -> list[int]:

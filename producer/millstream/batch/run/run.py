@@ -191,7 +191,7 @@ class BatchRun:
         asked = row.request.response_format
         more = 0 if asked is None else len(asked.text)  # it may be the run's, and large
         shared = row.answer_key if self._options.reuse else None
-        return replace(row, size=len(line.data) + more, answer_key=shared)
+        return replace(row, size=row.size or len(line.data) + more, answer_key=shared)
 
     async def _needs_job(self, row: BatchLine) -> bool:
         """False if an equal line answers the row: at once if it has its answer, otherwise when it ends."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from millstream.batch.rows.batch_lines import BatchLine, read_row
+from millstream.batch.rows.faults import fault_of_body
 from millstream.batch.run.on_change import OnChange
 from millstream.batch.run.submit_lines import Patience
+from millstream.client.submit.encoded_prompts import encoded_prompts
 from millstream.errors import InvalidRequest
 from millstream.openai.format_fields import has_format
 from millstream.wire.keys import Lane, QueueKeys
@@ -44,8 +46,17 @@ class RunOptions:
         return {**fields, "body": {**body, "response_format": self.response_format}}
 
     def row_of(self, line: int, custom_id: str, fields: Mapping[str, Any]) -> BatchLine:
-        """Reads a completed line as a row of this run. Raises LineFault."""
-        return read_row(line, custom_id, fields, lane=self.lane, tenant=self.tenant, queue=self.queue)
+        """Reads a completed line as a row of this run, with its size if it has several prompts: their
+        requests repeat what the line has once. Raises LineFault.
+        """
+        row = read_row(line, custom_id, fields, lane=self.lane, tenant=self.tenant, queue=self.queue)
+        if row.prompts == 1:
+            return row
+        try:
+            encoded = encoded_prompts(row.requests)
+        except InvalidRequest as error:
+            raise fault_of_body(error) from error
+        return replace(row, size=sum(len(one.payload) for one in encoded))
 
     def __post_init__(self) -> None:
         if self.window < 1:

@@ -21,6 +21,8 @@ def cost_of(request: Request) -> int:
         prompt = _bytes([request.prompt]) // BYTES_PER_TOKEN
     elif request.messages is not None:
         prompt = _chat_cost(request, request.messages)
+    if (most := request.sampling.truncate_prompt_tokens) is not None:
+        prompt = min(prompt, most)
     if request.kind is RequestKind.COUNT:
         return max(1, prompt)
     output = request.sampling.max_tokens
@@ -31,8 +33,9 @@ def _chat_cost(request: Request, messages: Sequence[ChatMessage]) -> int:
     calls = [call for message in messages for call in message.tool_calls]
     tools = request.tools or ()
     functions = {call.id: call.function.name for call in calls}  # an outcome's message has its name, too
-    texts = [text for message in messages for text in (message.role, message.content)]
+    texts: list[str] = []
     for message in messages:
+        texts += message.role, message.content, message.name, message.reasoning_content
         if name := message.tool_call_id:
             texts += name, functions.get(name, "")
     texts += [text for call in calls for text in (call.id, call.function.name, call.function.arguments)]

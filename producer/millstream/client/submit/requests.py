@@ -14,22 +14,21 @@ from pydantic import BaseModel, ValidationError
 from millstream.client.session.options import MAX_S
 from millstream.client.submit.request_cost import cost_of
 from millstream.errors import InvalidRequest
-from millstream.openai.fields.field_check import remedy_of
-from millstream.openai.fields.name_likeness import meant_name
+from millstream.openai.fields.field_check import check_message_names, remedy_of
 from millstream.openai.fields.value_forms import TURN_FIELDS, one_of, sampling_values, turn_values
 from millstream.openai.messages.chat_messages import asked_messages
 from millstream.openai.messages.message_content import PredictionArgument, predicted_text
+from millstream.openai.name_likeness import meant_name
 from millstream.openai.offered_tools import ToolArgument, ToolChoiceArgument, asked_tools
 from millstream.openai.structured_outputs import FormatArgument, asked_format
 from millstream.wire.keys import Lane, check_own_id, new_own_id
 from millstream.wire.messages import codec
-from millstream.wire.messages.job_messages import ChatMessage, Request, RequestKind, ResultCache
+from millstream.wire.messages.job_messages import INPUTS, ChatMessage, Request, RequestKind, ResultCache
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.messages.validation_errors import invalid_request, within_reach
 from millstream.wire.versions import FIRST_VERSION
 
 M = TypeVar("M", bound=BaseModel)
-INPUTS = ("prompt", "messages", "token_ids")
 FORMATS = ("response_format", "structured_outputs")  # at most one of them
 TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 REQUEST_FIELDS = (
@@ -242,7 +241,7 @@ def _sampling(base: SamplingParams | None, fields: Mapping[str, Any]) -> Samplin
         raise InvalidRequest("sampling", base, "must be a millstream.SamplingParams")
     if not fields:
         return base
-    kept = {name: getattr(base, name) for name in base.model_fields_set}
+    kept = {name: getattr(base, name) for name in base.model_fields_set if name not in fields}
     return _checked(SamplingParams, kept | sampling_values(_converted(fields)))
 
 
@@ -266,6 +265,7 @@ def _converted(fields: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(values.get(name), Sequence) and not isinstance(values[name], str | bytes):
             values[name] = tuple(values[name])
     if isinstance(messages := values.get("messages"), tuple):
+        check_message_names(messages)
         values["messages"] = asked_messages(messages)
     if isinstance(bias := values.get("logit_bias"), Mapping):  # JSON knows only strings as keys
         values["logit_bias"] = {_token_id(key): value for key, value in bias.items()}

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from millstream.client.submit.encoded_prompts import encoded_prompts
 from millstream.client.submit.requests import EncodedRequest
 from millstream.errors import InvalidRequest, MillstreamError
 from millstream.gateway.auth.api_keys import ApiKey
 from millstream.gateway.http.json_body import json_object
-from millstream.gateway.queues.encoded_prompts import encoded_prompts
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.api_error import ApiError, api_error
 from millstream.openai.fields.field_check import check_stream_options

@@ -26,7 +26,7 @@ _HEADERS = [
 
 
 class EventStream:
-    """Written by one task; pings come between its events."""
+    """Tasks write whole events, each behind its own last one; pings come between them."""
 
     def __init__(self, send: Send) -> None:
         self.begun = False

@@ -16,6 +16,7 @@ from millstream.openai.prompt_list import joined_usage
 from millstream.wire.messages.job_messages import State, Usage
 from millstream.wire.messages.record import log_entry, merged_choices
 
+READ_AT_ONCE = 8  # records with their answers, for their usage alone
 LOG_ENTRIES = 16  # of one job in one read: as many seconds of a worker
 
 
@@ -39,11 +40,13 @@ class QueueClient(AsyncClient):
     async def usage(self, job_ids: Sequence[str]) -> Usage:
         """Returns the usage of ended jobs together. Raises NotFound, ProtocolError."""
         usages = []
-        for job_id, record in zip(job_ids, await self._jobs.read(job_ids), strict=True):
-            if record is None:
-                raise NotFound(job_id)
-            result = result_without_choices(record)
-            usages.append(result.usage if result is not None else Usage())
+        for start in range(0, len(job_ids), READ_AT_ONCE):
+            some = job_ids[start : start + READ_AT_ONCE]
+            for job_id, record in zip(some, await self._jobs.read(some), strict=True):
+                if record is None:
+                    raise NotFound(job_id)
+                result = result_without_choices(record)
+                usages.append(result.usage if result is not None else Usage())
         return joined_usage(usages)
 
     async def new_tokens(self, cursors: Mapping[str, str | None]) -> dict[str, tuple[str, int]]:

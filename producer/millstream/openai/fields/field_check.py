@@ -8,20 +8,39 @@ from typing import Any
 
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.fields.field_table import FIELDS, MESSAGE_FIELDS, FieldRule, Treatment
-from millstream.openai.fields.name_likeness import meant_name
-from millstream.openai.messages.message_content import unknown_in_parts
-from millstream.openai.offered_tools import unknown_in_tools
+from millstream.openai.messages.message_content import PART_NAMES, unknown_in_parts
+from millstream.openai.name_likeness import meant_name
+from millstream.openai.offered_tools import FUNCTION_NAMES, TOOL_NAMES, unknown_in_tools
 from millstream.openai.unsupported_field import UnknownField, UnsupportedField
 
 MOST_IGNORED = 64  # names of one request: they stand in a header
 FIELD_NAMES = frozenset().union(*FIELDS.values())
-MESSAGE_NAMES = frozenset(MESSAGE_FIELDS)
 _OF_MESSAGES = "messages."
 _SHOWN = 64  # characters of a name
 _OPTIONS = {
     "include_usage": FieldRule(Treatment.DONE),
     "include_obfuscation": FieldRule(Treatment.IGNORED, (False,)),
 } | {"continuous_usage_stats": FieldRule(Treatment.IGNORED, (False,))}
+_IGNORED_INSIDE = {
+    "tools.cache_control", "tools.defer_loading", "tools.function.cache_control",
+    "tools.function.defer_loading", "messages.content.cache_control",
+    *(f"stream_options.{name}" for name, rule in _OPTIONS.items() if rule.treatment is Treatment.IGNORED),
+}  # fmt: skip
+
+
+def _hinted(rules: Mapping[str, FieldRule]) -> set[str]:
+    """The names that a misspelt one may mean. One word without effect is like too many others."""
+    return {name for name, rule in rules.items() if "_" in name or rule.treatment is not Treatment.IGNORED}
+
+
+HINTED_NAMES = frozenset().union(*map(_hinted, FIELDS.values()))
+INNER_NAMES = {  # by the path of what has them
+    "messages": frozenset(_hinted(MESSAGE_FIELDS)),
+    "messages.content": PART_NAMES,
+    "tools": TOOL_NAMES,
+    "tools.function": FUNCTION_NAMES,
+    "stream_options": frozenset(_OPTIONS),
+}
 
 
 def check_fields(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> tuple[str, ...]:
@@ -30,15 +49,27 @@ def check_fields(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> tuple[str, .
     """
     ignored: dict[str, None] = {}
     for name, value in body.items():
-        if _is_ignored(name, name, value, FIELDS[endpoint], FIELD_NAMES):
+        if _is_ignored(name, name, value, FIELDS[endpoint], HINTED_NAMES):
             _note(ignored, name)
     for where, message in _messages(endpoint, body):
         for name, value in message.items():
-            if _is_ignored(f"{where}.{name}", name, value, MESSAGE_FIELDS, MESSAGE_NAMES):
+            if _is_ignored(f"{where}.{name}", name, value, MESSAGE_FIELDS, INNER_NAMES["messages"]):
                 _note(ignored, f"{_OF_MESSAGES}{name}")
     for name in _inner_names(endpoint, body):
         _note(ignored, name)
     return tuple(ignored)
+
+
+def check_message_names(messages: Sequence[object]) -> None:
+    """Holds the names of a client's messages against the table. Nothing tells it of unknown ones, so that
+    these are refused, too. Raises UnsupportedField.
+    """
+    for place, message in enumerate(messages):
+        for name, value in message.items() if isinstance(message, Mapping) else ():
+            field = f"messages[{place}].{name}"
+            _is_ignored(field, str(name), value, MESSAGE_FIELDS, INNER_NAMES["messages"])
+            if value is not None and name not in MESSAGE_FIELDS:
+                raise UnknownField(field, value, "no such field; leave it out")
 
 
 def check_stream_options(options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -46,7 +77,7 @@ def check_stream_options(options: Mapping[str, Any]) -> tuple[str, ...]:
     ignored: dict[str, None] = {}
     for name, value in options.items():
         field = f"stream_options.{name}"
-        if _is_ignored(field, name, value, _OPTIONS, frozenset(_OPTIONS)):
+        if _is_ignored(field, name, value, _OPTIONS, INNER_NAMES["stream_options"]):
             _note(ignored, field)
     return tuple(ignored)
 
@@ -72,6 +103,8 @@ def unread_names(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> tuple[str, .
 
 def is_ignored_by_rule(name: str) -> bool:
     """True if a server has the field, and it has no effect here; `name`: as `unread_names` has it."""
+    if name in _IGNORED_INSIDE:
+        return True
     of_messages = name.startswith(_OF_MESSAGES)
     rules = MESSAGE_FIELDS if of_messages else FIELDS[ApiEndpoint.CHAT]
     rule = rules.get(name.removeprefix(_OF_MESSAGES))

@@ -11,6 +11,7 @@ from millstream.openai.unsupported_field import UnsupportedField
 PredictionArgument = str | Mapping[str, object]
 # Parts that are texts, and the field that has it; those of the Responses API and of refusals among them.
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+PART_NAMES = frozenset({"type", *_TEXTS.values()})
 
 
 def text_of_message(where: str, content: object) -> str:
@@ -32,13 +33,12 @@ def text_of(where: str, content: object) -> str:
 def unknown_in_parts(contents: Iterable[object]) -> tuple[str, ...]:
     """Names beside the fields of the parts of these contents, for a sign: they change no text."""
     parts = (part for content in contents if isinstance(content, list) for part in content)
-    known = {"type", *_TEXTS.values()}
     names = {
         name
         for part in parts
         if isinstance(part, dict)
         for name, value in part.items()
-        if value is not None and name not in known
+        if value is not None and name not in ("type", _TEXTS.get(str(part.get("type"))))
     }
     return tuple(f"messages.content.{name}" for name in sorted(names))
 

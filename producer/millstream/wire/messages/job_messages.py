@@ -150,10 +150,11 @@ class Request(Message):
             raise WrongField(field, getattr(self, field), problem)
         if not getattr(self, given[0]):
             raise WrongField(given[0], getattr(self, given[0]), "is empty; give some input")
-        for name in _OF_CHATS:
-            if (value := getattr(self, name)) and not self.messages:
-                problem = f"needs messages: a chat template renders them, and no {given[0]}"
-                raise WrongField(name, value, problem)
+        asked = [name for name in _OF_CHATS if getattr(self, name)]
+        asked += [] if self.add_generation_prompt else ["add_generation_prompt"]
+        if asked and not self.messages:
+            problem = f"needs messages: a chat template renders them, and no {given[0]}"
+            raise WrongField(asked[0], getattr(self, asked[0]), problem)
         return self
 
     @model_validator(mode="after")

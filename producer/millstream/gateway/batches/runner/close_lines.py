@@ -69,8 +69,7 @@ class LineCloser:
         self, row: EncodedLine, ends: Sequence[EndedJob | JobError], closing: CloseReason
     ) -> FinishedRow:
         ended = [end for end in ends if isinstance(end, EndedJob) and end.record.state not in _STOPPED]
-        if failed := [end for end in ended if end.record.state is State.FAILED]:
-            return await row_of(row, failed, self._executor)
-        if len(ended) < len(ends):
+        failed = any(end.record.state is State.FAILED for end in ended)
+        if not failed and len(ended) < len(ends):
             return closed_row(row, closing)
-        return await row_of(row, ended, self._executor)
+        return await row_of(row, ends, self._executor)

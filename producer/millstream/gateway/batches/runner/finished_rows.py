@@ -43,24 +43,23 @@ class FinishedRow:
 
 async def row_of(row: BatchRow, ends: Sequence[EndedJob | JobError], executor: CpuExecutor) -> FinishedRow:
     """Returns the row of a line whose jobs have ended so; a long one is read beside the loop."""
-    ended = []
-    for end in ends:
-        if isinstance(end, JobError):
-            return _failed_row(row, end)
-        ended.append(end)
+    ended = [end for end in ends if isinstance(end, EndedJob)]
+    if not ended:
+        return ended_row(row, ends)
     tenant, size = ended[0].record.tenant, sum(end.size for end in ended)
     try:
-        return await executor.run(tenant, size, ended_row, row, ended)
+        return await executor.run(tenant, size, ended_row, row, ends)
     except UnexpectedError as error:
         message = f"reading the stored answer {error}"
         return _failed_row(row, JobFailed(ended[0].record.job_id, UNREADABLE, message))
 
 
-def ended_row(row: BatchRow, ends: Sequence[EndedJob]) -> FinishedRow:
+def ended_row(row: BatchRow, ends: Sequence[EndedJob | JobError]) -> FinishedRow:
     """Returns the row of ended jobs. A cut answer counts as an answer: its choice says that it was cut."""
-    end = joined_end([_read(ended) for ended in ends])
+    end = joined_end([_read(ended) if isinstance(ended, EndedJob) else ended for ended in ends])
     if isinstance(end, Result):
-        data = _encoded(answer_row(row, ends[0].record.job_id, end))
+        first = next(ended for ended in ends if isinstance(ended, EndedJob))
+        data = _encoded(answer_row(row, first.record.job_id, end))
         return FinishedRow(row.line, RowKind.OUTPUT, data, "completed", end.usage)
     return _failed_row(row, end)
 

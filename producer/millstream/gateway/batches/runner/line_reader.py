@@ -10,12 +10,12 @@ from typing import Any
 from millstream.batch.files.input_lines import MAX_LINE_BYTES, InputLine
 from millstream.batch.rows.batch_lines import BatchRow, custom_id_of, parse, read_row
 from millstream.batch.rows.faults import FaultCode, LineFault, fault_of_body, invalid
+from millstream.client.submit.encoded_prompts import encoded_prompts
 from millstream.client.submit.requests import EncodedRequest
 from millstream.errors import InvalidRequest
 from millstream.gateway.auth.api_keys import ApiKey
 from millstream.gateway.batches.records.batch_record import BatchRecord
 from millstream.gateway.cpu_executor import CpuExecutor, UnexpectedError
-from millstream.gateway.queues.encoded_prompts import encoded_prompts
 from millstream.gateway.queues.queue_directory import QueueDirectory
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.api_error import ApiError

@@ -11,6 +11,7 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 
 _LIKENESS = 0.8  # of each word
+_SHORT, _LIKENESS_OF_SHORT = 5, 0.9  # letters of a name of one word: `mode` is no `model`; `stops` is `stop`
 _LONGEST = 64  # characters: no field has a longer name
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+")
 
@@ -24,7 +25,9 @@ def meant_name(name: str, known: frozenset[str]) -> str | None:
 def _meant(name: str, known: frozenset[str]) -> str | None:
     words = _words(name)
     likeness, meant = max((_likeness(words, _words(one)), one) for one in known)
-    return meant if likeness >= _LIKENESS else None
+    word = words[0] if len(words) == 1 else ""
+    is_short = 0 < len(word) <= _SHORT and word != f"{meant}s"
+    return meant if likeness >= (_LIKENESS_OF_SHORT if is_short else _LIKENESS) else None
 
 
 @lru_cache(1024)
