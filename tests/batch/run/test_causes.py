@@ -9,7 +9,7 @@ from millstream.batch.run.error_counts import MAX_CAUSES, Cause, Causes
 
 def row(line: int, message: str, code: str = "invalid_field", param: str | None = None) -> dict[str, Any]:
     return {
-        "response": {"request_id": f"0-{line}"},
+        "response": {"status_code": 500, "request_id": f"0-{line}"},
         "error": {"code": code, "message": message, "param": param, "line": line},
     }
 

@@ -31,7 +31,7 @@ def check(grammar: str) -> float:
 def problem(kind: Any, text: Any) -> str:
     spec = GrammarSpec(kind, text if isinstance(text, str) else json.dumps(text))
     with pytest.raises(InvalidGrammar) as refused:
-        GrammarCompiler(lambda: TOKENIZER, check).matchers(EngineRequest(1, (1,), 5, grammar=spec))
+        GrammarCompiler(lambda _: TOKENIZER, check).matchers(EngineRequest(1, (1,), 5, grammar=spec))
     return str(refused.value)
 
 

@@ -3,6 +3,7 @@ bits."""
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 
 import gguf
 import numpy as np
-import structlog
 import torch
 from gguf import GGMLQuantizationType, GGUFReader, ReaderTensor
 from torch import Tensor
@@ -20,7 +20,6 @@ from millstream_worker.engine.runner.quantization.codes import Codes
 from millstream_worker.engine.runner.quantization.gguf_blocks import KINDS, unpack
 from millstream_worker.engine.runner.quantization.packed import PackedWeights, named
 
-_log = structlog.get_logger(__name__)
 # Those whose weights are transformers' own, but for the order of queries and keys of the first.
 _ARCHITECTURES = {
     "llama": gguf.MODEL_ARCH.LLAMA,
@@ -79,7 +78,8 @@ class GGUFWeights:
                 if token < count:
                     ends.append(token)
                 else:
-                    _log.warning("end beyond the vocabulary", token=token, source=key, vocab_size=count)
+                    message = f"{key} {token} is none of the file's {count} tokens, and ends no answer"
+                    warnings.warn(message, stacklevel=2)
         return list(dict.fromkeys(ends))
 
     def _tokens_at(self, key: str) -> list[int]:
