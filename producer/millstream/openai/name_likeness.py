@@ -1,4 +1,4 @@
-"""Says which known name was perhaps meant by an unknown one.
+"""Finds the known name that an unknown one perhaps meant, and refuses a misspelt one.
 
 A misspelt name has the words of the right one, each much like its own: `max_token`, `maxTokens`, `temprture`.
 A name with other words, or with one more, is another field, as the names of real fields are to each other.
@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from difflib import SequenceMatcher
 from functools import lru_cache
+from typing import Any
+
+from millstream.openai.unsupported_field import UnknownField
 
 _LIKENESS = 0.8  # of each word
 _SHORT, _LIKENESS_OF_SHORT = 5, 0.9  # letters of a name of one word: `mode` is no `model`; `stops` is `stop`
@@ -19,6 +22,12 @@ _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+")
 def meant_name(name: str, known: frozenset[str]) -> str | None:
     """The one of `known` that is most like the name; None: it is like none of them."""
     return _meant(name, known) if len(name) <= _LONGEST else None
+
+
+def refuse_misspelt(field: str, name: str, value: Any, known: frozenset[str]) -> None:
+    """Raises UnknownField, for an unknown name that is like a known one. `field`: the name with its path."""
+    if value is not None and (meant := meant_name(name, known)) is not None:
+        raise UnknownField(field, value, f"no such field; did you mean {meant}?")
 
 
 @lru_cache(4096)  # a file has the same name in many lines

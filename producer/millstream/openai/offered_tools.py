@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from millstream.errors import InvalidRequest
-from millstream.openai.name_likeness import meant_name
+from millstream.openai.name_likeness import refuse_misspelt
 from millstream.openai.structured_outputs import schema_text
-from millstream.openai.unsupported_field import UnknownField
 from millstream.wire.messages.response_format import MAX_BYTES
 from millstream.wire.messages.tools import MAX_TOOLS, Tool, ToolCall, ToolChoice, size_of
 from millstream.wire.messages.validation_errors import invalid_request
 
+TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")  # of a request
 ToolArgument = Tool | Mapping[str, object]
 ToolChoiceArgument = str | ToolChoice | Mapping[str, object]
 
@@ -120,8 +120,7 @@ def _tool(where: str, given: object) -> Tool:
 
 def _refuse_misspelt(where: str, given: Mapping[str, Any], known: frozenset[str]) -> None:
     for name in given.keys() - known:
-        if given[name] is not None and (meant := meant_name(str(name), known)) is not None:
-            raise UnknownField(f"{where}.{name}", given[name], f"no such field; did you mean {meant}?")
+        refuse_misspelt(f"{where}.{name}", str(name), given[name], known)
 
 
 def checked(kind: type[M], where: str, fields: object) -> M:

@@ -35,6 +35,11 @@ def _input(field: str, prompt: Any, problem: str) -> dict[str, Any]:
     raise InvalidRequest(field, prompt, problem)
 
 
+def prompt_ids(own_id: str, prompts: int) -> list[str]:
+    """The own ids of the jobs of so many prompts, in their order; a single job has the id itself."""
+    return [own_id] if prompts == 1 else [f"{own_id}-{place}" for place in range(prompts)]
+
+
 def listed_id(own_id: str, prompts: int) -> str:
     """One name for the jobs of so many prompts; that of a single job is its own id."""
     return own_id if prompts == 1 else f"{own_id}{_MANY}{prompts}"

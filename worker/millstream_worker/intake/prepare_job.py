@@ -180,16 +180,12 @@ def _check_outline(job: Job, text: TextModel, most: int, info: EngineInfo, bound
 def _prompt(
     request: Request, text: TextModel, most: int, info: EngineInfo, bounds: JobBounds
 ) -> tuple[int, ...]:
-    field = _input_field(request)
+    field = request.input_field
     with _as_refusal(field, info, bounds):
         prompt = tuple(text.encode(request, most))
     if len(prompt) > most:
         raise _too_long(field, f"{len(prompt)} tokens", info, bounds)
     return prompt
-
-
-def _input_field(request: Request) -> str:
-    return next(name for name in INPUTS if getattr(request, name) is not None)
 
 
 @contextlib.contextmanager
@@ -242,7 +238,7 @@ def _max_tokens(request: Request, prompt_tokens: int, info: EngineInfo, bounds: 
     limit = info.longest_row
     asked = request.sampling.max_tokens
     if asked is not None and prompt_tokens + asked > limit:
-        raise ContextExceeded.by_output(asked, _input_field(request), prompt_tokens, info)
+        raise ContextExceeded.by_output(asked, request.input_field, prompt_tokens, info)
     bound = bounds.output_tokens or limit
     if asked is not None and asked > bound:
         raise InvalidRequest(

@@ -32,11 +32,11 @@ class ServedModel:
 class ModelSlot:
     """Filled each time an engine is ready, before it gets any job. After an engine's death its model stays
     until the next one is published. `step`: the last one of an engine's start; `changed` is called when
-    either is another. `generation_config`: auto | off: the use of the checkpoint's sampling defaults.
+    either is another. `reads_defaults`: the checkpoint's sampling defaults are used.
     """
 
-    def __init__(self, generation_config: str = "auto") -> None:
-        self._generation_config = generation_config
+    def __init__(self, *, reads_defaults: bool = True) -> None:
+        self._reads_defaults = reads_defaults
         self.current: ServedModel | None = None
         self.step = STARTING_ENGINE
         self.changed: Callable[[], None] = lambda: None
@@ -48,9 +48,7 @@ class ModelSlot:
 
     async def load(self, info: EngineInfo) -> ServedModel:
         """Read the files that an engine names. Raises TokenizerUnusable."""
-        text = await asyncio.to_thread(TextModel.load, info.tokenizer, info.vocab_size)
-        off = self._generation_config == "off"
-        return ServedModel(text, info, NO_DEFAULTS if off else SamplingDefaults.read(info.tokenizer))
+        return await asyncio.to_thread(_read, info, self._reads_defaults)
 
     def publish(self, served: ServedModel) -> None:
         self.current = served
@@ -60,3 +58,8 @@ class ModelSlot:
         """For work that is done only after an engine was ready."""
         assert self.current is not None, "entries are taken once an engine is ready"
         return self.current
+
+
+def _read(info: EngineInfo, reads_defaults: bool) -> ServedModel:
+    defaults = SamplingDefaults.read(info.tokenizer) if reads_defaults else NO_DEFAULTS
+    return ServedModel(TextModel.load(info.tokenizer, info.vocab_size), info, defaults)

@@ -102,7 +102,7 @@ def assemble(resources: Resources, info: QueueInfo, stop: StopSignal) -> Compone
     shards = shards_of(settings.queue, info)
     limits = AttemptLimits(settings.max_attempts, settings.max_died, settings.max_died_alone)
     # the held jobs, and the engine
-    engine, model = EnginePort(), ModelSlot(settings.generation_config)
+    engine, model = EnginePort(), ModelSlot(reads_defaults=settings.generation_config == "auto")
     queue = EngineQueue(engine)
     table = JobTable(queue)
     capacity = Capacity(table, queue, model, lookahead=settings.lookahead, shards=len(shards))

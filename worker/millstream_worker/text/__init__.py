@@ -1,4 +1,6 @@
-"""Text to token ids and back, by the model's tokenizer."""
+"""This package has the model's side without weights: text to token ids and back, the chat template, and the
+sampling defaults of the checkpoint.
+"""
 
 from millstream_worker.text.detokenizer import Detokenizer
 from millstream_worker.text.model import TextModel, TokenizerUnusable

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.job_messages import ChatMessage, Request
-from millstream_worker.text.reasoning import ThoughtStart
+from millstream_worker.text.reasoning import THINK_BEGIN, THINK_END, ThoughtStart
 
 _MARK = "probe_end_of_text "  # the space is gone where ends are stripped
 
@@ -42,7 +42,7 @@ def thought_in(request: Request) -> ThoughtStart | None:
     if not goes_on(request) or not request.messages:
         return None
     said = request.messages[-1].content.strip()
-    thinks = "</think>" not in said if said.startswith("<think>") else not said
+    thinks = THINK_END not in said if said.startswith(THINK_BEGIN) else not said
     return ThoughtStart.AMID if thinks else ThoughtStart.NONE
 
 

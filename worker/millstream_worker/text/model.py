@@ -16,7 +16,7 @@ from millstream.wire.messages.job_messages import Request
 from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
 from millstream_worker.text.chat_template import ChatTemplate
 from millstream_worker.text.detokenizer import Detokenizer
-from millstream_worker.text.reasoning import ThinkTokens, Thought, ThoughtStart
+from millstream_worker.text.reasoning import THINK_BEGIN, THINK_END, ThinkTokens, Thought, ThoughtStart
 from millstream_worker.text.template.render_budget import TemplateTooMuch
 from millstream_worker.text.token_bytes import TokenBytes
 from millstream_worker.text.token_count import TokenCounter
@@ -46,7 +46,7 @@ class TextModel:
         self.call_tokens = (self._single(CALL_BEGIN), self._single(CALL_END))  # around a call of a tool
         self._call_bytes = self._token_bytes.with_names(*(one for one in self.call_tokens if one is not None))
         self._named_bytes = self._token_bytes.with_special()
-        begin, end = map(self._single, ("<think>", "</think>"))
+        begin, end = map(self._single, (THINK_BEGIN, THINK_END))
         self.think = None if begin is None or end is None else ThinkTokens(begin, end)
         self.turn_ends: tuple[int, ...] = ()  # tokens that end a chat's answer, beside the model's own
 

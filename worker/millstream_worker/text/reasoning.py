@@ -11,6 +11,7 @@ from enum import Enum
 
 from millstream_worker.text.token_bytes import TokenBytes
 
+THINK_BEGIN, THINK_END = "<think>", "</think>"  # around a thought
 _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
 

@@ -1,4 +1,6 @@
-"""The sampling defaults of a checkpoint: its generation_config.json, for what requests leave unset."""
+"""Reads the sampling defaults of a checkpoint, its generation_config.json, and fills them into requests that
+leave parameters unset.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ class SamplingDefaults:
         except FileNotFoundError:
             return cls()
         except (ValueError, OSError) as error:
-            _log.warning("no sampling defaults", file=_FILE, problem=str(error))
+            _log.warning("sampling defaults cannot be read", file=_FILE, problem=str(error))
             return cls()
         given = (
             {own or name: said.get(name) for name, own in _NAMES.items()} if isinstance(said, dict) else {}
@@ -44,7 +46,7 @@ class SamplingDefaults:
         checked = {name: _checked(name, value) for name, value in given.items() if value is not None}
         values = {name: value for name, value in checked.items() if value is not None}
         if values:
-            _log.info("sampling defaults", file=_FILE, **values)
+            _log.info("sampling defaults are read", file=_FILE, **values)
         return cls(values)
 
     def fill(self, request: Request) -> tuple[Request, dict[str, Any]]:
@@ -74,6 +76,12 @@ def _checked(name: str, value: Any) -> Any:
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]["msg"]
         given = f"{value!r:.100}"
-        _log.warning("sampling default passed over", file=_FILE, name=name, value=given, problem=problem)
+        _log.warning(
+            "sampling default is ignored: no request may have it",
+            file=_FILE,
+            name=name,
+            value=given,
+            problem=problem,
+        )
         return None
     return None if checked == SamplingParams.model_fields[name].default else checked

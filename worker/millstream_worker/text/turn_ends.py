@@ -10,9 +10,10 @@ import structlog
 
 from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
 from millstream_worker.text.chat_template import ChatTemplate
+from millstream_worker.text.reasoning import THINK_BEGIN, THINK_END
 
 _log = structlog.get_logger(__name__)
-_INSIDE = {"<think>", "</think>", CALL_BEGIN, CALL_END}  # parts of a turn
+_INSIDE = {THINK_BEGIN, THINK_END, CALL_BEGIN, CALL_END}  # parts of a turn
 
 
 def turn_ends(tokenizer: Any, template: ChatTemplate, vocab_size: int) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from millstream.openai.fields.value_forms import TURN_FIELDS, one_of, sampling_v
 from millstream.openai.messages.chat_messages import asked_messages
 from millstream.openai.messages.message_content import PredictionArgument, predicted_text
 from millstream.openai.name_likeness import meant_name
-from millstream.openai.offered_tools import ToolArgument, ToolChoiceArgument, asked_tools
+from millstream.openai.offered_tools import TOOL_FIELDS, ToolArgument, ToolChoiceArgument, asked_tools
 from millstream.openai.structured_outputs import FormatArgument, asked_format
 from millstream.wire.keys import Lane, check_own_id, new_own_id
 from millstream.wire.messages import codec
@@ -30,7 +30,6 @@ from millstream.wire.versions import FIRST_VERSION
 
 M = TypeVar("M", bound=BaseModel)
 FORMATS = ("response_format", "structured_outputs")  # at most one of them
-TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 REQUEST_FIELDS = (
     *INPUTS, "chat_template_kwargs", "prediction", "cache", "tenant", "metadata", "stream", "traceparent",
 )  # fmt: skip
@@ -157,7 +156,7 @@ def _encoded(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int, sha
         request = request.model_copy(update=settled)
     payload = codec.encode(request)
     if len(payload) > max_payload_bytes:
-        name = next(name for name in INPUTS if getattr(request, name) is not None)
+        name = request.input_field
         problem = f"the request takes {len(payload)} bytes and may take {max_payload_bytes}; shorten it"
         raise InvalidRequest(name, getattr(request, name), problem)
     digest = request.digest()
@@ -194,7 +193,7 @@ def _request(given: dict[str, Any]) -> Request:
     rest = {name: given.pop(name) for name in REQUEST_FIELDS if name in given}
     turn = turn_values({name: given.pop(name) for name in TURN_FIELDS if name in given})
     formats = {name: given.pop(name) for name in FORMATS if name in given}
-    tools = asked_tools({name: given.pop(name) for name in TOOLS if name in given})
+    tools = asked_tools({name: given.pop(name) for name in TOOL_FIELDS if name in given})
     values = (
         _converted(rest)
         | turn

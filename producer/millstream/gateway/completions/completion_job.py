@@ -14,7 +14,7 @@ from millstream.gateway.auth.idempotency import IdempotentRequest
 from millstream.gateway.completions.completion_request import CompletionRequest
 from millstream.gateway.context import GatewayContext
 from millstream.openai.api_error import api_error
-from millstream.openai.prompt_list import listed_id, own_ids
+from millstream.openai.prompt_list import prompt_ids
 from millstream.wire.messages.job_messages import State
 
 _log = structlog.get_logger(__name__)
@@ -49,7 +49,7 @@ class CompletionJob:
         # Without a stream or key nobody can fetch the result later: the job expires with the request.
         kept = request.streamed or self._post.once
         deadline_s = None if kept else self._gateway.settings.timeout_s
-        names = own_ids(listed_id(self._post.own_id, len(request.requests)))
+        names = prompt_ids(self._post.own_id, len(request.requests))
         jobs = [
             {"request": one, "id": own_id, "deadline_s": deadline_s}
             for one, own_id in zip(request.requests, names, strict=True)

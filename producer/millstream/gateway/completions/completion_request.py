@@ -68,7 +68,7 @@ def reading_size(raw: bytes, endpoint: ApiEndpoint) -> int:
 
 
 def read_completion(raw: bytes, endpoint: ApiEndpoint, caller: ApiKey) -> CompletionRequest | ApiError:
-    """From the body."""
+    """Returns the request of a body, or its error."""
     try:
         return _completion_request(endpoint, json_object(raw), caller)
     except ApiError as error:

@@ -1,4 +1,4 @@
-"""Holds the names of a request's fields against the table: refuses, and tells what is passed over."""
+"""Checks a request's fields against the table: refused ones raise, and those without effect are returned."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millstream.openai.api_endpoint import ApiEndpoint
-from millstream.openai.fields.field_table import FIELDS, MESSAGE_FIELDS, FieldRule, Treatment
+from millstream.openai.fields.field_table import (
+    FIELDS,
+    IGNORED_INSIDE,
+    MESSAGE_FIELDS,
+    STREAM_OPTION_FIELDS,
+    FieldRule,
+    Treatment,
+)
 from millstream.openai.messages.message_content import PART_NAMES, unknown_in_parts
-from millstream.openai.name_likeness import meant_name
+from millstream.openai.name_likeness import refuse_misspelt
 from millstream.openai.offered_tools import FUNCTION_NAMES, TOOL_NAMES, unknown_in_tools
 from millstream.openai.unsupported_field import UnknownField, UnsupportedField
 
@@ -17,15 +24,6 @@ MOST_IGNORED = 64  # names of one request: they stand in a header
 FIELD_NAMES = frozenset().union(*FIELDS.values())
 _OF_MESSAGES = "messages."
 _SHOWN = 64  # characters of a name
-_OPTIONS = {
-    "include_usage": FieldRule(Treatment.DONE),
-    "include_obfuscation": FieldRule(Treatment.IGNORED, (False,)),
-} | {"continuous_usage_stats": FieldRule(Treatment.IGNORED, (False,))}
-_IGNORED_INSIDE = {
-    "tools.cache_control", "tools.defer_loading", "tools.function.cache_control",
-    "tools.function.defer_loading", "messages.content.cache_control",
-    *(f"stream_options.{name}" for name, rule in _OPTIONS.items() if rule.treatment is Treatment.IGNORED),
-}  # fmt: skip
 
 
 def _hinted(rules: Mapping[str, FieldRule]) -> set[str]:
@@ -39,7 +37,7 @@ INNER_NAMES = {  # by the path of what has them
     "messages.content": PART_NAMES,
     "tools": TOOL_NAMES,
     "tools.function": FUNCTION_NAMES,
-    "stream_options": frozenset(_OPTIONS),
+    "stream_options": frozenset(STREAM_OPTION_FIELDS),
 }
 
 
@@ -73,11 +71,11 @@ def check_message_names(messages: Sequence[object]) -> None:
 
 
 def check_stream_options(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The same for the fields of `stream_options`."""
+    """Returns the names of `stream_options` without effect. Raises UnsupportedField, UnknownField."""
     ignored: dict[str, None] = {}
     for name, value in options.items():
         field = f"stream_options.{name}"
-        if _is_ignored(field, name, value, _OPTIONS, INNER_NAMES["stream_options"]):
+        if _is_ignored(field, name, value, STREAM_OPTION_FIELDS, INNER_NAMES["stream_options"]):
             _note(ignored, field)
     return tuple(ignored)
 
@@ -103,7 +101,7 @@ def unread_names(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> tuple[str, .
 
 def is_ignored_by_rule(name: str) -> bool:
     """True if a server has the field, and it has no effect here; `name`: as `unread_names` has it."""
-    if name in _IGNORED_INSIDE:
+    if name in IGNORED_INSIDE:
         return True
     of_messages = name.startswith(_OF_MESSAGES)
     rules = MESSAGE_FIELDS if of_messages else FIELDS[ApiEndpoint.CHAT]
@@ -142,8 +140,7 @@ def _is_ignored(
     """Raises UnsupportedField."""
     rule = rules.get(name)
     if rule is None:
-        if value is not None and (meant := meant_name(name, known)) is not None:
-            raise UnknownField(field, value, f"no such field; did you mean {meant}?")
+        refuse_misspelt(field, name, value, known)
     elif rule.treatment is Treatment.REFUSED and rule.asks(value):
         raise UnsupportedField(field, value, f"not supported here; {rule.remedy}")
     return _is_unread(rule, value)

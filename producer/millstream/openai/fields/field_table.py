@@ -202,6 +202,14 @@ MESSAGE_FIELDS: Mapping[str, FieldRule] = (
     | _refused("thinking thinking_blocks reasoning_details thought", "use reasoning_content", [], "")
     | _refused("tools", "use tools, beside messages", [])
 )
+STREAM_OPTION_FIELDS: Mapping[str, FieldRule] = _done("include_usage") | _ignored(
+    "include_obfuscation continuous_usage_stats", False
+)
+IGNORED_INSIDE = {  # of fields, by their paths
+    "tools.cache_control", "tools.defer_loading", "tools.function.cache_control",
+    "tools.function.defer_loading", "messages.content.cache_control",
+    "stream_options.include_obfuscation", "stream_options.continuous_usage_stats",
+}  # fmt: skip
 OF_GATEWAY = ("model", "stream", "stream_options", "service_tier")  # what it does itself with a POST
 
 

@@ -8,11 +8,10 @@ from typing import Any
 from millstream.errors import InvalidRequest
 from millstream.openai.messages.function_messages import with_tool_calls
 from millstream.openai.messages.message_content import text_of_message
-from millstream.openai.offered_tools import asked_calls, asked_tools, checked
+from millstream.openai.offered_tools import TOOL_FIELDS, asked_calls, asked_tools, checked
 from millstream.openai.unsupported_field import UnsupportedField
 from millstream.wire.messages.job_messages import ChatMessage
 
-TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 # "developer" is the API's newer name of the system message; chat templates know the older one
 _ROLES = {"developer": "system"}
 
@@ -50,7 +49,9 @@ def _message(where: str, message: object) -> ChatMessage:
 
 
 def asked_messages(messages: Sequence[object]) -> tuple[ChatMessage, ...]:
-    """All of them, calls of functions in their old form as calls of tools. Raises InvalidRequest."""
+    """Converts all messages; calls of functions in their old form become calls of tools. Raises
+    InvalidRequest.
+    """
     return tuple(
         _message(f"messages[{place}]", with_tool_calls(f"messages[{place}]", place, message))
         for place, message in enumerate(messages)

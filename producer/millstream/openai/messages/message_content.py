@@ -15,7 +15,7 @@ PART_NAMES = frozenset({"type", *_TEXTS.values()})
 
 
 def text_of_message(where: str, content: object) -> str:
-    """The same of a message, which may have none: null and an empty list are an empty text."""
+    """Returns a message's content as one text: null and an empty list give an empty one."""
     return "" if content is None or content in ([], ()) else text_of(where, content)
 
 

@@ -192,6 +192,11 @@ class Request(Message):
         return fields
 
     @property
+    def input_field(self) -> str:
+        """The name of the one input that it has."""
+        return next(name for name in INPUTS if getattr(self, name) is not None)
+
+    @property
     def calling(self) -> str:
         """The type of its tool choice; `none` without tools."""
         if self.tools is None:

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from millstream.errors import ProtocolError
 from millstream.gateway.redis.batch_calls import PartCounts
-from millstream.openai.prompt_list import listed_id, own_ids
+from millstream.openai.prompt_list import prompt_ids
 
 T = TypeVar("T")
 FOLDER = "batches"  # of the store of files
@@ -131,7 +131,7 @@ class BatchRecord:
 
     def own_ids(self, line: int, prompts: int = 1) -> list[str]:
         """Returns the own ids of the jobs of this input line, one for each of its prompts."""
-        return own_ids(listed_id(f"b{self.id.removeprefix(PREFIX)}-{line}", prompts))
+        return prompt_ids(f"b{self.id.removeprefix(PREFIX)}-{line}", prompts)
 
     def file_id(self, kind: RowKind) -> str:
         """Returns the same id each time, so that a gateway that finalizes again makes no second file."""
