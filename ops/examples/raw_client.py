@@ -52,6 +52,19 @@ def joins(entry: Entry, place: tuple[int, int]) -> bool:
     return attempt == place[0] and seq == place[1] + 1
 
 
+IN_VERSION_5 = {
+    "bad_words", "allowed_token_ids", "include_stop_str_in_output", "skip_special_tokens",
+    "truncate_prompt_tokens", "thinking_token_budget",
+}  # fmt: skip
+
+
+def needs_version_5(sampling: dict[str, Any]) -> bool:
+    """Fields, and bounds, that an older worker would ignore or refuse."""
+    stop = sampling.get("stop", ())
+    wider = sampling.get("n", 1) > 16 or len(stop) > 16 or any(len(text) > 256 for text in stop)
+    return wider or not IN_VERSION_5.isdisjoint(sampling)
+
+
 class RawClient:
     def __init__(self, url: str, queue: str = "default") -> None:
         self.redis = redis.Redis.from_url(url, protocol=2, socket_timeout=5)
@@ -78,12 +91,13 @@ class RawClient:
         job_id = f"{zlib.crc32(own_id.encode()) % int(self.meta[b'shards'])}-{own_id}"
         canonical = {"messages": None, "prompt": prompt, "sampling": sampling, "token_ids": None}
         request = {"prompt": prompt, "sampling": sampling, "stream": True}
-        version, cost = 1, len(prompt.encode()) // 4
+        version, cost = 5 if needs_version_5(sampling) else 1, len(prompt.encode()) // 4
         if kind == "answer":
             cost += sampling.get("max_tokens", 256)
         else:
-            version, canonical["kind"] = 4, kind
-            request |= {"kind": kind, "version": version}
+            version, canonical["kind"] = max(version, 4), kind
+            request["kind"] = kind
+        request |= {"version": version} if version > 1 else {}
         text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         digest = hashlib.sha256(text.encode()).hexdigest()[:32]
         payload = msgpack.packb(request)

@@ -92,6 +92,17 @@ async def test_a_count_has_a_version_of_its_own(server: Server, example: ModuleT
         assert await counting == 1  # as this worker says of any prompt
 
 
+async def test_a_request_has_the_version_of_its_fields(server: Server, example: ModuleType) -> None:
+    async with both(server, example) as (raw, worker):
+        for sampling in ({"bad_words": ["you"]}, {"n": 17}, {"stop": ["x"] * 17}, {"stop": ["x" * 257]}):
+            raw.submit("Hello you", **sampling)
+            job = await worker.take()
+            assert (job.request.version, job.entry.version, job.request.lowest_version()) == (5, 5, 5)
+            await job.end()
+        raw.submit("Hello you", n=16)
+        assert (await worker.take()).entry.version == 1
+
+
 async def test_both_clients_mean_the_same_job(server: Server, example: ModuleType) -> None:
     async with both(server, example) as (raw, _), AsyncClient(server.url) as client:
         job_id = raw.submit("Grüße", "a", max_tokens=5, stop=["\n"])

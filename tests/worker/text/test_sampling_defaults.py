@@ -121,6 +121,7 @@ async def test_answers_name_the_defaults_that_made_them(
     assert (said.text, said.sampling, said.cached) == (first.text, None, True)
     assert own.cached is False
     assert own.sampling == {name: value for name, value in VALUES.items() if name != "temperature"}
-    async with work(tokenizer=folder, generation_config="off"):
-        off = await answer(seed=1, stop="w9")
+    async with work(tokenizer=folder, generation_config="off", result_cache=2**20):
+        off, again = await answer(seed=1, stop="w9"), await answer(seed=1, max_tokens=3)
     assert (off.text, off.sampling) == (counted(2, 7) + " ", None)
+    assert (again.cached, again.sampling) == (False, None)  # what the defaults made is another answer
