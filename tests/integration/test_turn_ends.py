@@ -29,6 +29,9 @@ def test_a_chat_ends_where_tokenizer_and_template_end_it(valkey: Server, tmp_pat
         on = client.submit(**CHAT | {"ignore_eos": True, "max_tokens": 9})
         asked = client.submit(**CHAT, structured_outputs={"regex": "(first answer)+"})
         plain = client.submit("T", temperature=0, max_tokens=60)
+        begun = [*CHAT["messages"], {"role": "assistant", "content": "Once T"}]
+        more = client.submit(**CHAT | {"messages": begun}, continue_final_message=True)
+        assert client.wait(more.id, timeout_s=60).text == "first answer"
         choice = client.wait(chat.id, timeout_s=60).choices[0]
         assert (choice.text, choice.finish_reason, len(choice.token_ids)) == ("first answer", "stop", 2)
         choice = client.wait(on.id, timeout_s=60).choices[0]

@@ -40,6 +40,15 @@ RESULT = Result(
 )
 
 
+def test_the_sampled_token_is_among_the_likeliest() -> None:
+    """With `logprobs: 0` it stands there alone."""
+    other = TopLogprob(token_id=7, token="b", logprob=-0.1)
+    drawn = [TokenLogprob(token_id=5, token="a", logprob=-2.0, top=top) for top in ((other,), ())]
+    result = RESULT.model_copy(update={"choices": (Choice(text="aa", logprobs=tuple(drawn)),)})
+    body = answer_row(ROW, "0-abc", result)["response"]["body"]
+    assert body["choices"][0]["logprobs"]["top_logprobs"] == [{"b": -0.1, "a": -2.0}, {"a": -2.0}]
+
+
 def test_a_completion() -> None:
     assert answer_row(ROW, "0-abc", RESULT) == {
         "id": "batch_req_d1",

@@ -61,6 +61,17 @@ def test_tools_are_known_whatever_no_content_is(text: str) -> None:
     outcome = {"role": "tool", "tool_call_id": "c1", "content": "7"}
     _, said = rendered(text, USER, CALLING, outcome, tools=[TOOL]).split("user: x\n")
     assert said.startswith(f"assistant: {WRITTEN}\ntool: 7")
+    assert rendered(text, USER, CALLING | {"content": ""}, outcome, tools=[TOOL]).endswith(said)
+
+
+def test_a_thought_beside_a_call_is_what_a_template_shows_more() -> None:
+    shows = (
+        "{% if message.reasoning_content %}<think>\n{{ message.reasoning_content }}\n</think>\n{% endif %}"
+    )
+    text = HEAD + shows + "{% if message.content %}{{ message.content }}{% endif %}" + CALLS
+    thinking = CALLING | {"reasoning_content": "I look at the map"}
+    more, less = (rendered(text, USER, turn, tools=[TOOL]) for turn in (thinking, CALLING))
+    assert more.replace("<think>\nI look at the map\n</think>\n", "") == less
 
 
 def test_texts_are_parts_for_the_roles_that_need_them() -> None:
