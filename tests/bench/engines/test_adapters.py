@@ -73,6 +73,7 @@ def test_generate_draws_past_an_end_token_without_a_minimum(
     assert minima == []
 
 
+@pytest.mark.slow
 def test_continuous_batching_stamps_each_token(tiny: Path) -> None:
     run = ContinuousBatching(_setup(tiny)).run(WORK, "salt")
     assert [timing.tokens for timing in run.timings] == WORK.output_lengths

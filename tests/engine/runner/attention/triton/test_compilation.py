@@ -100,4 +100,3 @@ def test_contexts_in_one_part() -> None:
 def test_draws(vocab_size: int, dtype: torch.dtype, capability: int) -> None:
     """Blocks of 16 and of 64."""
     check_draws(vocab_size, dtype, capability)
-
