@@ -14,7 +14,7 @@ from millstream_worker.engine.runner.attention.triton.triton_backend import Trit
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 
-WINDOWS = (1, 7, 16, 17, 150, 1000)  # in wide ones some keys are seen by all queries of a tile
+WINDOWS = (1, 7, 16, 17, 150, 193, 1000)  # in wide ones some keys are seen by all queries of a tile
 
 
 @pytest.mark.parametrize(
