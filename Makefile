@@ -52,16 +52,18 @@ slow: $(STAMP) ## Run the slow tests: long ones, all that runs on Redis, the pin
 # torch, oneDNN and the compiler held down: what a processor that has AVX2 only computes. How models are traced
 # is nothing of the processor's.
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 CXX=$(CURDIR)/tests/support/g++-avx2
-AVX2_TESTS := tests/engine/runner/native tests/engine/test_replayed_engine.py \
+AVX2_TESTS := tests/engine/runner/native \
 	$(patsubst %,tests/engine/runner/test_%.py,attention equivalence replace replay)
-# What the run of all tests shows as well: libraries that name their processor, each further architecture.
+# What the run of all tests shows as well: libraries that name their processor, each further architecture; how
+# the library is built, how its work is cut into pieces and who computes them. Of replayed steps, those of a model
+# are compared there to the last bit: an engine around it adds nothing of the processor's.
 AVX2_ONLY := (not slow or replay) and not avx2_library and not processors_with_less
+AVX2_IGNORED := $(patsubst %,--ignore=tests/engine/runner/native/test_%.py,build compiler pieces short_rows team)
 
 avx2: $(STAMP) ## Run the tests of the processor's code as on one with AVX2 only, where this one has more
 	@echo "running the tests of AVX2"
 	@! grep -qw avx512f /proc/cpuinfo || \
-		$(AVX2) $(PYTEST) -m "not alone" -k "$(AVX2_ONLY)" $(AVX2_TESTS) \
-		--ignore=tests/engine/runner/native/test_build.py
+		$(AVX2) $(PYTEST) -m "not alone" -k "$(AVX2_ONLY)" $(AVX2_TESTS) $(AVX2_IGNORED)
 
 lint: $(STAMP) ## ruff and the import floors
 	@$(BIN)/ruff check $(CODE)

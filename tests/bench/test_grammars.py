@@ -38,6 +38,7 @@ def test_of_rows_with_logprobs_they_come_one_by_one(spelling: Path) -> None:
     assert row["tokens a step"] == 1
 
 
+@pytest.mark.slow
 def test_each_of_many_has_its_own(spelling: Path) -> None:
     without, under = measured(spelling, schemas=5, tokens=4)
     assert (without["last"], without["rows"], under["rows"]) == (0.0, "without", "schemas")

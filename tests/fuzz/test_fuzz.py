@@ -21,8 +21,16 @@ SEED = "short"
 INPUTS = 200  # for a target of share 1 or more
 ALWAYS_RIGHT = {"streams", "token-ids", "resumed-streams"}  # whatever comes, they have an answer
 
+LONG = {"command-lines", "environments", "shapes-http"}  # start commands, and a loop for each request
 
-@pytest.mark.parametrize("target", ALL, ids=lambda target: target.name)
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param(target, id=target.name, marks=[pytest.mark.slow] * (target.name in LONG))
+        for target in ALL
+    ],
+)
 def test_each_input_has_a_result_or_a_clear_error(target: Target) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of libraries, about values that are refused a moment later

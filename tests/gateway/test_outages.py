@@ -29,6 +29,7 @@ def told(door: Gateway) -> Counter[str]:
     return Counter(one["event"] for one in lines if one["level"] != "info" and one["event"] != "request")
 
 
+@pytest.mark.slow
 async def test_an_outage_is_a_line_at_its_start_and_at_its_end() -> None:
     with Server("valkey") as server, gateway(server.url) as door:
         assert b" 200 " in door.get("/v1/models")
@@ -45,6 +46,7 @@ async def test_an_outage_is_a_line_at_its_start_and_at_its_end() -> None:
         assert OUTAGE_S <= end["seconds"] < OUTAGE_S + 20
 
 
+@pytest.mark.slow
 async def test_a_gateway_that_starts_in_an_outage_says_so_once() -> None:
     with Server("valkey") as server:
         server.kill()

@@ -118,6 +118,7 @@ def test_a_part_that_ends_badly_costs_the_next_one_nothing(
         assert first["log"].startswith("on its way")
 
 
+@pytest.mark.slow
 def test_a_hanging_part_is_killed_at_its_limit_with_its_children(step: Step) -> None:
     first, second = step.run((part("hangs", 1.0),), (part("finds"),))  # five times as long without a GPU
     assert first["end"] == "killed at its limit of 5 s"

@@ -33,7 +33,8 @@ def gateway_port(url: str) -> Iterator[int]:
 BOTH_PAGES = pytest.mark.parametrize("exporter", [gateway_port, queue_exporter])
 
 
-@pytest.mark.parametrize("exporter", [queue_exporter, pytest.param(gateway_port, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@BOTH_PAGES
 async def test_a_queue_has_its_series_in_all_troubles(exporter: Exporter, tmp_path: Path) -> None:
     """Without a worker, with one, after its kill -9, while the server stands still, and while it is away."""
     with Server("valkey", appendonly="yes") as server, exporter(server.url) as port:

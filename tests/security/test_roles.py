@@ -43,7 +43,13 @@ BY_PLACE = {"select", "role", "cluster|slots", "asking"}
 
 
 @pytest.mark.parametrize("roles_server", ["valkey"], indirect=True)  # the slow test below runs on each kind
-@pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
+@pytest.mark.parametrize(
+    "flow",
+    [
+        pytest.param(flow, id=name, marks=[pytest.mark.slow] * name.startswith("a gateway"))
+        for name, flow in FLOWS.items()
+    ],
+)
 async def test_nothing_is_refused(
     flow: Flow, secured: SecuredServer, role_work: Work, tmp_path: Path
 ) -> None:

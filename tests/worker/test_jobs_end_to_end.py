@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from redis.asyncio import Redis
 from support.servers.servers import BOTH
 from support.wire.desk import WINDOW
@@ -129,6 +130,7 @@ async def test_token_ids_and_chat_messages(client: AsyncClient, work: Work, chat
     assert (result.text, result.usage.prompt_tokens) == ("w21 w22", 2)
 
 
+@pytest.mark.slow
 async def test_a_waiting_worker_wakes_and_a_burst_leaves_no_parked_job(
     client: AsyncClient, redis_client: Redis, work: Work
 ) -> None:

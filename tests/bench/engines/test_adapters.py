@@ -73,6 +73,7 @@ def test_generate_draws_past_an_end_token_without_a_minimum(
     assert minima == []
 
 
+@pytest.mark.slow
 def test_continuous_batching_stamps_each_token(tiny: Path) -> None:
     run = ContinuousBatching(_setup(tiny)).run(WORK, "salt")
     assert [timing.tokens for timing in run.timings] == WORK.output_lengths
@@ -83,7 +84,7 @@ def test_continuous_batching_stamps_each_token(tiny: Path) -> None:
 
 def test_our_engine_takes_a_gguf_file_in_place_of_a_folder(tiny: Path, tmp_path: Path) -> None:
     path = gguf_file(tiny, tmp_path / "model.gguf")
-    run = load(f"{OURS},model={path},cache_dir={tmp_path}", _setup(tiny)).run(WORK, "salt")
+    run = load(f"{OURS},attention=torch,model={path},cache_dir={tmp_path}", _setup(tiny)).run(WORK, "salt")
     assert [timing.tokens for timing in run.timings] == WORK.output_lengths
     assert list((tmp_path / "gguf").glob("model-*/model.safetensors"))
 

@@ -7,6 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
 import redis
 from support.batch_files import BatchFiles
 from support.commands import assert_refused, invoke, process
@@ -20,6 +21,7 @@ from millstream.wire.keys import QueueKeys
 LINES = [completion(f"{i}", f"w{i}", max_tokens=3) for i in range(8)]
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_model_only_when_asked(batch: BatchFiles, tokenizer: Path) -> None:
     batch.write(*LINES[:4])
     with worker_thread(batch.server, model_name(tokenizer)):

@@ -62,7 +62,8 @@ def ended(running: subprocess.Popen[str], worker: Responder) -> int:
     return running.wait(30)
 
 
-@pytest.mark.parametrize("columns", [80, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [80, 200])
 def test_a_server_that_hangs_is_shown_and_told_twice(lasting: BatchFiles, columns: int) -> None:
     with (
         answering(lasting.server.url) as worker,
@@ -108,6 +109,7 @@ def test_a_server_that_restarts_is_told_without_terminal(lasting: BatchFiles) ->
     assert lasting.answers() == answers_of(60)
 
 
+@pytest.mark.slow
 def test_a_server_without_a_disk_is_told_by_name(tmp_path: Path) -> None:
     with Server("valkey", save="3600 100000") as server:
         batch = BatchFiles(server, tmp_path)

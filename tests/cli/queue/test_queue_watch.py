@@ -105,6 +105,7 @@ def test_another_size_leaves_nothing_of_the_page_before(own_server: Server) -> N
         assert not any(line.startswith("requests held") for line in lines)
 
 
+@pytest.mark.slow
 def test_a_file_gets_two_lines_of_an_outage(own_server: Server) -> None:
     with process("queue", "--watch", "--json", "--redis-url", own_server.url) as running:
         assert running.stdout is not None

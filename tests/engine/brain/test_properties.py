@@ -98,7 +98,7 @@ def test_every_row_draws_what_it_draws_alone(scenario: tuple[SchedulerConfig, li
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(scenarios())
 def test_in_many_more_scenarios(scenario: tuple[SchedulerConfig, list[Arrival]]) -> None:
     draws_what_it_draws_alone(*scenario)

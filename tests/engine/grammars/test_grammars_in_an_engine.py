@@ -117,6 +117,7 @@ def test_one_step_ahead_changes_nothing(folder: Path, engine: Engine[Any], end_i
     assert (outputs.tokens, outputs.reasons) == (expected.tokens, expected.reasons)
 
 
+@pytest.mark.slow
 def test_neighbours_and_preemption_change_nothing(folder: Path, engine: Engine[Any], end_id: int) -> None:
     requests = [asked(handle, (RECORD, PLATE, None)[handle % 3], end_id) for handle in range(9)]
     alone: dict[int, list[int]] = {}

@@ -80,6 +80,7 @@ async def test_the_whole_life_of_a_batch(door: Gateway, counting: None) -> None:
         assert listed == [batch.id]
 
 
+@pytest.mark.slow
 async def test_usage_grows_while_rows_run(door: Gateway, valkey: Server, tmp_path: Path) -> None:
     """A row that is written is counted once."""
     tokenizer, gate = write_tokenizer(tmp_path / "chat", chat=True), tmp_path / "gate"

@@ -61,6 +61,7 @@ async def test_a_store_that_cannot_be_used_says_so(access: GatewayRedis, tmp_pat
         await StoreMarker(access, ObjectStore(f"{tmp_path}/file/below")).confirm()
 
 
+@pytest.mark.slow
 async def test_a_gateway_with_another_store_does_all_but_files(valkey: Server, tmp_path: Path) -> None:
     async with httpx2.AsyncClient() as http:
         with gateway(valkey.url, "--files-url", tmp_path / "one") as door:

@@ -186,16 +186,16 @@ async def test_nor_that_of_a_worker_to_which_it_came_by_hand(name: str) -> None:
 
 
 MOST_BYTES = 16 * 1024**2 - 100
-LISTS = {
-    "one list": [0] * MOST_BYTES,
-    "lists": [[0] * 2**20] * 15,
-    "one map": {f"{number:x}": 0 for number in range(MOST_BYTES // 10)},
+LISTS: dict[str, Callable[[], object]] = {
+    "one list": lambda: [0] * MOST_BYTES,
+    "lists": lambda: [[0] * 2**20] * 15,
+    "one map": lambda: {f"{number:x}": 0 for number in range(MOST_BYTES // 10)},
 }
 
 
 @pytest.mark.parametrize("name", LISTS)
 async def test_nor_do_the_lists_and_maps_of_one_that_a_thread_reads(name: str) -> None:
-    raw = pack({"prompt": "x", "unknown": LISTS[name]})
+    raw = pack({"prompt": "x", "unknown": LISTS[name]()})
     assert len(raw) <= MOST_BYTES + 100
     assert await shortest_gap(partial(asyncio.to_thread, read_request, raw), time.monotonic) < LONGEST_S
 

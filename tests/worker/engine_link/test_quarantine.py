@@ -221,6 +221,7 @@ async def test_a_suspect_that_belongs_to_another_by_now_is_left_alone(
         assert await redis_client.hget(SHARD.job(job_id), "alone") is None
 
 
+@pytest.mark.slow
 @BOTH
 async def test_a_suspect_that_nobody_can_write_to_is_let_go(
     client: AsyncClient, redis_client: Redis, work: Work

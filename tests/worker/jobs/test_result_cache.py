@@ -203,6 +203,7 @@ async def test_a_death_is_charged_to_the_leader_alone(client: AsyncClient, work:
         assert [result.text for result in results] == [counted(2, 9)] * 3
 
 
+@pytest.mark.slow
 async def test_what_a_later_attempt_has_finished_is_not_kept(client: AsyncClient, work: Work) -> None:
     """A part of it may be another worker's, which computes in another format."""
     work.hold(5)

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 
+import pytest
 from redis.asyncio import Redis
 from support.commands import invoke
 from support.servers.servers import BOTH
@@ -55,6 +56,7 @@ async def test_a_loading_worker_is_seen_and_takes_no_job(
     assert [key async for key in redis_client.scan_iter(match="*:worker:*")] == []
 
 
+@pytest.mark.slow
 async def test_a_loading_worker_that_is_killed_disappears(
     client: AsyncClient, redis_client: Redis, work: Work
 ) -> None:
@@ -78,6 +80,7 @@ async def test_a_loading_worker_that_is_killed_disappears(
         assert [row["pending"] for row in await redis_client.xinfo_consumers(SHARD.lanes[1], GROUP)] == [0]
 
 
+@pytest.mark.slow
 async def test_an_engine_that_starts_again_has_its_step(client: AsyncClient, work: Work) -> None:
     """Its worker keeps its jobs, and is found among those that serve."""
     work.hold(2)

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, ResponseError
 from support.servers.servers import BOTH, free_port
 from support.wire.desk import WINDOW, Desk
@@ -122,7 +124,7 @@ async def test_figures_that_cannot_be_read_are_not_shown(redis_client: Redis) ->
     await redis_client.set(kept, 7)
     await figures.measure()
     assert shown() == (1, 1)
-    async with Redis(port=free_port()) as nowhere:
+    async with Redis(port=free_port(), retry=Retry(NoBackoff(), 0)) as nowhere:
         away = QueueFigures(nowhere, [SHARD], ServerClock(), metrics)
         with pytest.raises(ConnectionError):
             await away.measure()

@@ -96,9 +96,9 @@ def test_rows_with_a_grammar_have_the_same_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_thousand_rows_have_the_same_tokens(folder: Path) -> None:
-    asked = requests(1000)
+def test_two_hundred_rows_have_the_same_tokens(folder: Path) -> None:
+    """More than there are places for, so that rows of every length are drafted beside each other."""
+    asked = requests(200)
     for mode, half in (("auto", asked[::2]), ("always", asked[1::2])):
         plain, _ = outputs(engine_on("cpu", folder, speculate="off", max_rows=16), half)
         drafted, stats = outputs(engine_on("cpu", folder, speculate=mode, max_rows=64), half)

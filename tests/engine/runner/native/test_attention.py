@@ -95,6 +95,7 @@ def test_prefix_groups_read_their_beginning_together(
         rows.check_step(new, prefix_groups)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", LAYERS)
 def test_on_processors_with_less(name: str, dtype: torch.dtype, plain_library: Library) -> None:

@@ -46,6 +46,7 @@ def test_a_hanging_compiler_is_killed_with_its_children(tmp_path: Path, held: He
     assert not held()
 
 
+@pytest.mark.slow
 def test_a_compiler_that_computes_too_long_is_given_up(tmp_path: Path, held: Held) -> None:
     """Its CPU time is that of all its processes, also of those that have ended."""
     begun_s = time.process_time()
@@ -118,6 +119,7 @@ run_all([[sys.argv[1]]] * 2, folder=sys.argv[2], mark=lambda: print("runs", flus
 """
 
 
+@pytest.mark.slow
 def test_no_compiler_outlives_a_killed_engine(tmp_path: Path, held: Held) -> None:
     folder = tmp_path / "compiling"
     folder.mkdir()

@@ -16,15 +16,16 @@ from millstream_worker.engine.runner.sampling.sampler import Sampler
 
 MOST_ROWS = 40
 DTYPES = [torch.bfloat16, torch.float32]
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("plain_library", "avx2_library")]
 Find = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
-@pytest.fixture(params=["library", "plain_library", "avx2_library"])
+@pytest.fixture(params=["library", *OTHERS])
 def native(request: pytest.FixtureRequest) -> NativeGreedy:
     return NativeGreedy(request.getfixturevalue(request.param), MOST_ROWS)
 
 
-@pytest.fixture(params=["without", "library", "plain_library", "avx2_library"])
+@pytest.fixture(params=["without", "library", *OTHERS])
 def find(request: pytest.FixtureRequest) -> Find:
     """By the library, and as where there is none."""
     if request.param == "without":

@@ -20,7 +20,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 SIZES = [(2, 1), (34, 48), (64, 7), (128, 513), (1100, 64), (576, 960)]  # inputs, outputs
 
 
-@pytest.fixture(params=["library", "avx2_library"])
+@pytest.fixture(params=["library", pytest.param("avx2_library", marks=pytest.mark.slow)])
 def used(request: pytest.FixtureRequest) -> Library:
     chosen: Library = request.getfixturevalue(request.param)
     return chosen
@@ -155,6 +155,7 @@ def test_pairs_of_inputs_are_whole(dtype: torch.dtype, used: Library) -> None:
         assert said == f"linear layers: 1 native (bfloat16 {used.bfloat16_products}), 1 torch"
 
 
+@pytest.mark.slow
 def test_a_processor_without_wide_vectors_has_no_panels(plain_library: Library) -> None:
     assert plain_library.panels is None
     assert replace_linear_layers(nn.Sequential(nn.Linear(8, 8)), plain_library) == ("linear layers: 1 torch",)

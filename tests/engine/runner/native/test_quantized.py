@@ -22,10 +22,10 @@ SIZES = [(2, 1), (48, 48), (64, 7), (1100, 64), (576, 200)]  # inputs, outputs
 KINDS = ["int8", "int8 of 16", "int8 with offsets", "int4", "int4 with offsets"]
 
 
-EMULATED = [pytest.param(name, marks=pytest.mark.slow) for name in ("vnni_library", "tiles_library")]
+OTHERS = ("avx2_library", "vnni_library", "tiles_library")
 
 
-@pytest.fixture(params=["library", "avx2_library", *EMULATED])
+@pytest.fixture(params=["library", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def used(request: pytest.FixtureRequest) -> Library:
     chosen: Library = request.getfixturevalue(request.param)
     assert chosen.multiply_codes

@@ -14,14 +14,14 @@ from millstream_worker.engine.runner.attention.triton.triton_backend import Trit
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 
-WINDOWS = (1, 2, 7, 16, 17, 150, 193, 1000)  # in wide ones some keys are seen by all queries of a tile
+WINDOWS = (1, 7, 16, 17, 150, 193, 1000)  # in wide ones some keys are seen by all queries of a tile
 
 
 @pytest.mark.parametrize(
     "layer",
     [
-        *(spec(*heads) for heads in ((2, 2), (4, 2), (6, 1), (7, 1), (14, 2), (24, 1))),
-        *(spec(2, 1, dim) for dim in (8, 64, 80, 96, 112, 128, 192, 256)),
+        *(spec(*heads) for heads in ((2, 2), (4, 2), (7, 1), (24, 1))),
+        *(spec(2, 1, dim) for dim in (8, 64, 80, 112, 192, 256)),
         *(spec(window=window) for window in WINDOWS),
         *(spec(softcap=softcap) for softcap in (0.5, 30.0)),
         spec(4, 2, 96, value_dim=64),
@@ -35,7 +35,7 @@ def test_every_kind_of_layer(layer: LayerSpec) -> None:
     Step(layer, lens).check(error=1e-5 if layer.softcap else None)  # tanh by way of exp
 
 
-@pytest.mark.parametrize("block_size", [1, 8, 12, 16, 32, 100])
+@pytest.mark.parametrize("block_size", [1, 8, 12, 32, 100])
 def test_block_sizes(block_size: int) -> None:
     Step(spec(), RAGGED, block_size).check()
 
@@ -62,7 +62,7 @@ def test_long_contexts_are_split_and_put_together(layer: LayerSpec) -> None:
     step.check(backend, error=1e-5)
 
 
-LONG: Lens = [(1500, 1), (3, 1), (1100, 16), (600, 2), (0, 7), (1060, 33)]
+LONG: Lens = [(1100, 1), (3, 1), (1100, 16), (600, 2), (0, 7)]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_more_partial_answers_than_are_merged_at_once() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_precisions_of_partial_answers(dtype: torch.dtype) -> None:
-    step = Step(spec(8, 2, 128, sinks=True), [(1500, 1), (3, 1), (1300, 40)], dtype=dtype)
+    step = Step(spec(4, 2, 128, sinks=True), [(1100, 1), (3, 1), (1060, 20)], dtype=dtype)
     step.check(TritonAttention(step.storage, programs=64))
 
 

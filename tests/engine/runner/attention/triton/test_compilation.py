@@ -69,17 +69,15 @@ def check_draws(vocab_size: int, dtype: torch.dtype, capability: int) -> None:
         assert found.shared <= SHARED_BYTES[capability], about
 
 
-# Each model, each precision and each kind of GPU; `make gpu-matrix` compiles all that there is of each other.
+# Each model, each precision, and kinds of GPU that differ in their instructions and their shared memory;
+# `make gpu-matrix` compiles each beside each of the others and writes a table of what they take.
 @pytest.mark.parametrize(
     ("model", "dtype", "capability"),
     [
         ("llama", torch.bfloat16, 90),
-        ("llama", torch.bfloat16, 120),
-        ("gemma", torch.bfloat16, 86),
         ("gpt-oss", torch.bfloat16, 100),
-        ("phi", torch.bfloat16, 89),
-        ("llama", torch.float32, 80),
-        ("llama int8", torch.bfloat16, 100),
+        ("phi", torch.bfloat16, 80),
+        ("llama int8", torch.bfloat16, 120),
         ("gemma", torch.float32, 86),  # eight warps for a tile, and half as many queries where heads are wide
     ],
 )
@@ -95,15 +93,10 @@ def test_contexts_in_one_part() -> None:
     ("vocab_size", "dtype", "capability"),
     [
         (1, torch.bfloat16, 80),
-        (1000, torch.float32, 86),
         (50_257, torch.bfloat16, 120),
-        (128_256, torch.bfloat16, 90),
-        (151_936, torch.float32, 89),
+        (151_936, torch.float32, 90),
     ],
 )
 def test_draws(vocab_size: int, dtype: torch.dtype, capability: int) -> None:
     """Blocks of 16 and of 64."""
     check_draws(vocab_size, dtype, capability)
-
-
-# Half of the products: each model, each precision and each kind of GPU beside each of the others.

@@ -16,7 +16,7 @@ from support.engine.interpreted import passed
 @pytest.mark.parametrize(
     ("checks", "least"),
     [
-        (("kernels.py", "checked_kernels.py", "int8_kernels.py"), 65),
+        (("kernels.py", "checked_kernels.py", "int8_kernels.py"), 60),
         (("shared_kernels.py", "static_kernels.py", "shared_tokens.py"), 40),
         (("../../sampling/interpreted_draws.py",), 35),
     ],
