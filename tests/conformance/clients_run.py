@@ -68,7 +68,7 @@ def _python(name: str, packages: list[str], script: str) -> list[str]:
 
 
 def _node() -> list[str]:
-    return ["env", f"NODE_PATH={node_folder(['openai'])}", "node", str(CLIENTS / "openai_node.cjs")]
+    return ["env", f"NODE_PATH={node_folder('node', ['openai'])}", "node", str(CLIENTS / "openai_node.cjs")]
 
 
 def _vllm_bench() -> list[str]:
