@@ -57,14 +57,15 @@ class Schemas:
             "free": False,
             "marks": [[mark, None] for mark in CALL],
         }
-        return self._compiled(GrammarSpec("tools", json.dumps(form), compact=True))
+        return self._compiled(GrammarSpec("tools", json.dumps(form)))
 
     def _compiled(self, spec: GrammarSpec) -> Compiled:
         return Compiled(self._compiler.matchers(EngineRequest(0, (), 1, grammar=spec))[0])
 
 
 def call(name: str, arguments: str) -> str:
-    """As the model writes it."""
+    """As chat templates write it. `arguments`: their JSON."""
+    arguments = json.dumps(json.loads(arguments), ensure_ascii=False)
     return f'{CALL[0]}\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n{CALL[1]}'
 
 
