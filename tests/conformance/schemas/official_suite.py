@@ -9,7 +9,7 @@ import sys
 import tarfile
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ def _judge(tally: Tally, compiled: Compiled, test: dict[str, Any], name: str) ->
 
 def spellings(value: Any) -> Iterator[str]:
     """The texts of an instance: as it is, and with each character of its objects' names as an escape."""
-    plain = _written(value, json.dumps)
+    plain = _written(value, _plain)
     yield plain
     escaped = _written(value, _escaped)
     if escaped != plain:
@@ -92,11 +92,15 @@ def _fetch() -> None:
         made.rename(FOLDER)
 
 
-def _written(value: Any, spell: Any) -> str:
+def _written(value: Any, spell: Callable[[str], str]) -> str:
     if isinstance(value, dict):
         return "{" + ",".join(f"{spell(key)}:{_written(one, spell)}" for key, one in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ",".join(_written(one, spell) for one in value) + "]"
+    return _plain(value)
+
+
+def _plain(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
