@@ -52,7 +52,7 @@ class Schemas:
     def tools(self, functions: Sequence[Function]) -> Compiled:
         """One or more calls of them."""
         form = {
-            "functions": [[one.name, _text(one.parameters)] for one in functions],
+            "functions": [[one.name, _text(one.parameters), one.strict] for one in functions],
             "many": True,
             "free": False,
             "marks": [[mark, None] for mark in CALL],

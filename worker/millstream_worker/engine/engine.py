@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from millstream_worker.engine.answer_checks import AnswerChecks
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.grammars.grammar_thread import GrammarThread
-from millstream_worker.engine.grammars.partial.answer_checks import AnswerChecks
 from millstream_worker.engine.protocol.outputs import Compiled, Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest
 

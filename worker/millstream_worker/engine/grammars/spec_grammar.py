@@ -14,7 +14,7 @@ from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar, reas
 from millstream_worker.engine.grammars.lark_pieces import lark_of
 from millstream_worker.engine.grammars.nested_schemas import with_schemas
 from millstream_worker.engine.grammars.partial.best_effort import Arguments, closed_parameters, parameters_of
-from millstream_worker.engine.grammars.schemas.rewriting import rewritten
+from millstream_worker.engine.grammars.schemas.rewriting.rewrite import rewritten
 from millstream_worker.engine.grammars.schemas.subschemas import Schema
 from millstream_worker.engine.grammars.schemas.unwritable import ESCAPES, problem_of_texts
 from millstream_worker.engine.protocol.request import GrammarSpec

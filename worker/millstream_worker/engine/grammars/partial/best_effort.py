@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from millstream_worker.engine.grammars.grammar_fault import path_of
-from millstream_worker.engine.grammars.schemas.closing import closed
+from millstream_worker.engine.grammars.schemas.rewriting.closing import closed
 from millstream_worker.engine.grammars.schemas.shapes import is_well_formed
 from millstream_worker.engine.grammars.schemas.subschemas import Schema, at_path
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
 
-from millstream_worker.engine.grammars.schemas.negation import negation
-from millstream_worker.engine.grammars.schemas.scope import Scope, Unknown
+from millstream_worker.engine.grammars.schemas.rewriting.negation import negation
+from millstream_worker.engine.grammars.schemas.rewriting.scope import Scope, Unknown
 from millstream_worker.engine.grammars.schemas.subschemas import Part, Schema, both, without
 
 _MOST_OPTIONS = 4  # of an anyOf, which an answer may fit in any combination

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
-from millstream_worker.engine.grammars.schemas.excluded_texts import pattern_without
-from millstream_worker.engine.grammars.schemas.kinds import (
+from millstream_worker.engine.grammars.schemas.rewriting.excluded_texts import pattern_without
+from millstream_worker.engine.grammars.schemas.rewriting.kinds import (
     TYPES,
     are_disjoint,
     type_of,
     values_of,
     whole,
 )
-from millstream_worker.engine.grammars.schemas.scope import ANNOTATIONS, Scope, Unknown
+from millstream_worker.engine.grammars.schemas.rewriting.scope import ANNOTATIONS, Scope, Unknown
 from millstream_worker.engine.grammars.schemas.subschemas import Part
 
 _OPPOSITES = {  # bounds of numbers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millstream_worker.engine.grammars.schemas.scope import Unknown
+from millstream_worker.engine.grammars.schemas.rewriting.scope import Unknown
 
 MOST_CHARS = 2000  # of all texts together
 _ANY = "(?s:.*)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from millstream_worker.engine.grammars.schemas.scope import Scope
+from millstream_worker.engine.grammars.schemas.rewriting.scope import Scope
 from millstream_worker.engine.grammars.schemas.subschemas import Part, Schema
 
 TYPES = ("null", "boolean", "number", "string", "array", "object")

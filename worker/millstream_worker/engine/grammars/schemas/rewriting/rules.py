@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import permutations
 
-from millstream_worker.engine.grammars.schemas.kinds import same, types_of, values_of, whole
-from millstream_worker.engine.grammars.schemas.negation import exactly_one, negation
-from millstream_worker.engine.grammars.schemas.scope import Scope, Unknown
+from millstream_worker.engine.grammars.schemas.rewriting.kinds import same, types_of, values_of, whole
+from millstream_worker.engine.grammars.schemas.rewriting.negation import exactly_one, negation
+from millstream_worker.engine.grammars.schemas.rewriting.scope import Scope, Unknown
+from millstream_worker.engine.grammars.schemas.rewriting.unevaluated import without_unevaluated
 from millstream_worker.engine.grammars.schemas.subschemas import Part, Schema, both, without
-from millstream_worker.engine.grammars.schemas.unevaluated import without_unevaluated
 
 Rule = Callable[[Schema, Scope], Schema]
 
@@ -78,7 +78,7 @@ def exclusive_options(part: Schema, scope: Scope) -> Schema:
 
 
 def dependencies(part: Schema, scope: Scope) -> Schema:
-    """What a property needs beside it: it is there with that, or is not there."""
+    """Properties that need others, or a schema, as alternatives: without them, or with what they need."""
     needed = [(name, {"required": names}) for name, names in part.get("dependentRequired", {}).items()]
     needed += list(part.get("dependentSchemas", {}).items())
     for name, one in part.get("dependencies", {}).items():  # of early drafts

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from millstream_worker.engine.grammars.schemas.kinds import are_disjoint
-from millstream_worker.engine.grammars.schemas.scope import Scope, Unknown
+from millstream_worker.engine.grammars.schemas.rewriting.kinds import are_disjoint
+from millstream_worker.engine.grammars.schemas.rewriting.scope import Scope, Unknown
+from millstream_worker.engine.grammars.schemas.rewriting.unevaluated import cases_of, without_unevaluated
 from millstream_worker.engine.grammars.schemas.subschemas import Part, Schema, subschemas, with_subschemas
-from millstream_worker.engine.grammars.schemas.unevaluated import cases_of, without_unevaluated
 
 _SAY_MORE = (  # of the properties beside those that are named
     "additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties", "minProperties",

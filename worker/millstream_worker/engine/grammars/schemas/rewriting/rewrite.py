@@ -5,9 +5,9 @@ Down: a rule that says what a part does not take reads the part as it was writte
 
 from __future__ import annotations
 
-from millstream_worker.engine.grammars.schemas.number_bounds import narrowed
-from millstream_worker.engine.grammars.schemas.rules import RULES
-from millstream_worker.engine.grammars.schemas.scope import Scope, Unknown
+from millstream_worker.engine.grammars.schemas.rewriting.number_bounds import narrowed
+from millstream_worker.engine.grammars.schemas.rewriting.rules import RULES
+from millstream_worker.engine.grammars.schemas.rewriting.scope import Scope, Unknown
 from millstream_worker.engine.grammars.schemas.shapes import is_well_formed
 from millstream_worker.engine.grammars.schemas.subschemas import Part, Schema, with_subschemas
 
