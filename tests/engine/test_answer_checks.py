@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -102,21 +103,31 @@ def test_a_cut_answer_needs_no_check(engine: Engine[Any], tokenizer: Tokenizer) 
 def test_others_go_on_and_an_aborted_answer_is_forgotten(
     engine: Engine[Any], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a check takes its time, the engine is not idle, and other rows end."""
-    thread: Any = engine._grammars
-    monkeypatch.setattr(thread, "_check", lambda *given: time.sleep(0.3) or problem_of_instance(*given))
-    for request in (asked(1, tokenizer), asked(2, tokenizer), replace(asked(3, tokenizer), grammar=None)):
+    """While checks take their time, the engine is not idle, and other rows end."""
+    may_go_on = threading.Event()
+
+    def slow(schema: str, instance: str) -> str:
+        assert may_go_on.wait(30)
+        return problem_of_instance(schema, instance)
+
+    monkeypatch.setattr(engine._grammars, "_check", slow)
+    for request in (
+        asked(1, tokenizer),
+        asked(2, tokenizer),
+        replace(asked(3, tokenizer), grammar=None, max_tokens=40),
+    ):
         assert engine.add(request) is None
     ended: list[int] = []
-    until = time.monotonic() + 20
-    while not engine.idle and time.monotonic() < until:
+    until = time.monotonic() + 30
+    while not engine.idle:
+        assert time.monotonic() < until, "it does not come to its end"
         engine.take_compiled()
         if (step := engine.step()) is not None:
             ended += [handle for handle, _ in step.finished]
-        if 3 in ended and not engine.scheduler.stats().rows_running:
+        if ended == [3] and engine.scheduler.idle and not engine._grammars:
             engine.abort([1])
-    assert 1 not in ended
-    assert ended[-1] == 2
+            may_go_on.set()
+    assert ended == [3, 2]
 
 
 def test_a_check_that_fails_unexpectedly_is_a_misfit(
