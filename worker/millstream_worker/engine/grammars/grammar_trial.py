@@ -29,7 +29,7 @@ from llguidance import LLMatcher, LLTokenizer
 from millstream_worker.engine.grammars.grammar_compiler import limits
 from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
 from millstream_worker.engine.grammars.grammar_thread import STACK_BYTES
-from millstream_worker.engine.grammars.schemas.instance_check import problem_of_instance
+from millstream_worker.engine.grammars.schemas.instance_check import load_library, problem_of_instance
 
 CPU_S = 2  # of one grammar; within the bounds of a format's shape, all that was seen took less than 1
 _NO_WAY = (
@@ -103,10 +103,14 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(BrokenPipeError):
         while (message := _read(sys.stdin.buffer)) is not None:
+            is_instance = message.startswith("[")
+            if is_instance:
+                _limit_time()
+                load_library()
             before_s = time.process_time()
             _limit_time()
             try:
-                if message.startswith("["):
+                if is_instance:
                     problem = problem_of_instance(*json.loads(message))
                 else:
                     problem = _problem(LLMatcher(tokenizer, message, log_level=0, limits=limits()))
