@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 from millstream_worker.engine.grammars.schemas.rewriting.excluded_texts import pattern_without
@@ -17,6 +18,7 @@ from millstream_worker.engine.grammars.schemas.rewriting.kinds import (
 from millstream_worker.engine.grammars.schemas.rewriting.scope import ANNOTATIONS, Scope, Unknown
 from millstream_worker.engine.grammars.schemas.subschemas import Part
 
+_MOST_WAYS = 64  # to fit none of the other options, all of which the compiler writes out
 _OPPOSITES = {  # bounds of numbers
     "minimum": "exclusiveMaximum", "maximum": "exclusiveMinimum",
     "exclusiveMinimum": "maximum", "exclusiveMaximum": "minimum",
@@ -127,5 +129,7 @@ def exactly_one(options: list[Part], scope: Scope) -> list[Part]:
         others = [other for number, other in enumerate(options) if number != place]
         touching = [other for other in others if not are_disjoint(option, other, scope)]
         barred = [negation(other, scope) for other in touching]
+        if prod(len(one["anyOf"]) for one in barred if isinstance(one, dict)) > _MOST_WAYS:
+            raise Unknown
         alternatives.append({"allOf": [option, *barred]} if barred else option)
     return alternatives
