@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from millstream_worker.engine.grammars.grammar_thread import GrammarThread
 from millstream_worker.engine.grammars.matcher import Matcher
+from millstream_worker.engine.protocol.request import EngineRequest
 
 End = tuple[int, str]  # a handle, and the reason
 _WHOLE = ("stop", "complete")  # reasons of answers that have come to their end
@@ -14,16 +15,18 @@ _WHOLE = ("stop", "complete")  # reasons of answers that have come to their end
 class AnswerChecks:
     def __init__(self, thread: GrammarThread) -> None:
         self._thread = thread
-        self._partial: dict[int, Matcher] = {}  # by handle, of rows that run
+        self._partial: dict[int, tuple[EngineRequest, Matcher]] = {}  # by handle, of rows that run
         self._held: dict[int, str] = {}  # reasons, by handle
 
     def __bool__(self) -> bool:
         """True while an end is held back."""
         return bool(self._held)
 
-    def watch(self, handle: int, matchers: Mapping[int, Matcher]) -> None:
-        """`matchers`: by choice, of the request whose first handle this is."""
-        self._partial |= {handle + choice: one for choice, one in matchers.items() if one.partial}
+    def watch(self, request: EngineRequest, matchers: Mapping[int, Matcher]) -> None:
+        """`matchers`: by choice."""
+        for choice, matcher in matchers.items():
+            if matcher.partial:
+                self._partial[request.handle + choice] = request, matcher
 
     def abort(self, handles: Iterable[int]) -> None:
         for handle in handles:
@@ -36,12 +39,12 @@ class AnswerChecks:
         """
         ends = []
         for handle, reason in finished:
-            matcher = self._partial.pop(handle, None)
-            if matcher is None or reason not in _WHOLE:
+            watched = self._partial.pop(handle, None)
+            if watched is None or reason not in _WHOLE:
                 ends.append((handle, reason))
             else:
                 self._held[handle] = reason
-                self._thread.put_answer(handle, matcher)
+                self._thread.put_answer(handle, *watched)
         misfits = []
         for handle, problem in self._thread.take_answers() if self._held else ():
             if handle in self._held:

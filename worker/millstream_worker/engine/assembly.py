@@ -118,7 +118,8 @@ def _grammars(info: EngineInfo) -> GrammarThread:
         return read_vocabulary(info.tokenizer, info.vocab_size, info.eos_ids + ends)
 
     trial = GrammarTrial()
-    return GrammarThread(GrammarCompiler(vocabulary, trial.check), trial.problem_of_instance)
+    compiler = GrammarCompiler(vocabulary, trial.check, trial.problem_of_schema)
+    return GrammarThread(compiler, trial.problem_of_instance)
 
 
 def _load(

@@ -95,7 +95,7 @@ class Engine(Generic[H]):
                 reports.append(done.matchers)
                 continue
             if self._checks is not None:
-                self._checks.watch(done.request.handle, done.matchers)
+                self._checks.watch(done.request, done.matchers)
             self.scheduler.add(done.request, self._clock(), done.matchers)
             self.abort(done.aborted)
             reports.append(Compiled(done.request.handle, done.waited_s))

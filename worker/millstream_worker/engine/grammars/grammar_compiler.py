@@ -17,6 +17,7 @@ from millstream_worker.engine.grammars.lark_pieces import without_tokens
 from millstream_worker.engine.grammars.matcher import Matcher
 from millstream_worker.engine.grammars.partial.best_effort import Arguments, BestEffort, parameters_of
 from millstream_worker.engine.grammars.partial.partial_calls import PartialCalls
+from millstream_worker.engine.grammars.schemas.instance_check import problem_of_schema
 from millstream_worker.engine.grammars.schemas.subschemas import Schema
 from millstream_worker.engine.grammars.spec_grammar import EARLIER_WHITESPACE, grammar_of, schema_grammar
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
@@ -33,11 +34,17 @@ class GrammarCompiler:
     `tokenizer`: makes the model's, whose texts may also end by the tokens given, when the first grammar with
     these comes; takes seconds, even if there can be none.
     `check`: raises InvalidGrammar for one that must not be compiled here; returns the CPU seconds that this
-    took. All in one thread."""
+    took. `validate`: returns why nothing can be validated by a JSON schema. All in one thread."""
 
-    def __init__(self, tokenizer: Callable[[Ends], LLTokenizer], check: Callable[[str], float]) -> None:
+    def __init__(
+        self,
+        tokenizer: Callable[[Ends], LLTokenizer],
+        check: Callable[[str], float],
+        validate: Callable[[str], str] = problem_of_schema,
+    ) -> None:
         self._make_tokenizer = tokenizer
         self._check = check
+        self._validate = validate
         self._tokenizers: dict[Ends, LLTokenizer | InvalidGrammar] = {}  # of prompts, and of chats
         self._compiled: OrderedDict[GrammarSpec, Matcher | InvalidGrammar] = OrderedDict()
         self.compiled_total = 0
@@ -84,12 +91,13 @@ class GrammarCompiler:
             except InvalidGrammar:
                 if spec.type != "tools":
                     raise
-                effort = BestEffort(lambda *schema: self._check_schema(spec, *schema))
+                effort = BestEffort(lambda *schema: self._check_schema(spec, *schema), self._validate)
                 grammar = self._checked(spec, effort.arguments_of(json.loads(spec.text)["functions"]))
                 partial = effort.partial
         except InvalidGrammar as error:
             reason = reason_of(str(error))
-            place = self._place_at_fault(spec, reason, time.monotonic() + SEARCH_S)
+            searched = "(the parameters of " not in reason
+            place = self._place_at_fault(spec, reason, time.monotonic() + SEARCH_S) if searched else ""
             raise InvalidGrammar(reason + place) from None
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
         if matcher.is_error():

@@ -23,7 +23,6 @@ from millstream_worker.engine.protocol.outputs import EngineStats, Refused
 from millstream_worker.engine.protocol.request import EngineRequest
 
 _NICE = 10  # a tenth of a busy processor: with 19, the trial alone took half a minute on one
-_FIRST = -1  # before all lanes
 _FRAMES = 20  # of a traceback, the innermost
 STACK_BYTES = 256 * 2**20  # reserved, not taken: a text of 256 KiB is a chain of thousands of references
 Result = Mapping[int, Matcher] | Refused
@@ -74,9 +73,10 @@ class GrammarThread:
             self._thread = threading.Thread(target=self._compile, name="grammars", daemon=True)
             _start(self._thread)
 
-    def put_answer(self, handle: int, matcher: Matcher) -> None:
-        """A whole answer: it is checked before anything is compiled. The thread runs: it made the matcher."""
-        self._given.put((_FIRST, 0, next(self._numbers), _Answer(handle, matcher)))
+    def put_answer(self, handle: int, request: EngineRequest, matcher: Matcher) -> None:
+        """A whole answer of a request, to be checked. The thread runs: it made the matcher."""
+        turn = self._turns.next_of(request.priority, request.tenant)
+        self._given.put((request.priority, turn, next(self._numbers), _Answer(handle, matcher)))
 
     def take_answers(self) -> list[tuple[int, str]]:
         """Returns the handles of checked answers, each with why it does not fit; empty if it does."""
@@ -119,10 +119,10 @@ class GrammarThread:
         _yield_cores()
         while True:
             lane, turn, _, request = self._given.get()
+            self._turns.begun[lane] = turn
             if isinstance(request, _Answer):
                 self._answers.put((request.handle, self._problem(request)))
                 continue
-            self._turns.begun[lane] = turn
             unwanted = _handles(request) <= self._aborted
             began = time.monotonic()
             result = {} if unwanted else self._result(request)
@@ -133,7 +133,7 @@ class GrammarThread:
         assert answer.matcher.partial is not None, "it is checked for that"
         try:
             return answer.matcher.partial.problem(answer.matcher.output, self._check)
-        except Exception as error:  # noqa: BLE001 - no answer is lost, and none counts as whole unchecked
+        except BaseException as error:  # noqa: BLE001 - panics, too: no answer is lost, or whole unchecked
             return f"they cannot be checked: {error!r:.200}"
 
     def _result(self, request: EngineRequest) -> Result:

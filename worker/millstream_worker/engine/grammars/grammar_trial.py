@@ -5,8 +5,8 @@ thread. What validates arguments by a JSON schema has no limits either, and runs
     python -m millstream_worker.engine.grammars.grammar_trial    the process: it ends with its input
 
 Both ways, a message is 4 bytes of length (big-endian) and UTF-8: a grammar in llguidance's form, or a list of
-a JSON schema and an instance, as texts; the CPU seconds that it took, a space, and what is wrong with it, or
-nothing.
+a JSON schema and an instance or null, as texts; the CPU seconds that it took, a space, and what is wrong with
+it, or nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ from llguidance import LLMatcher, LLTokenizer
 from millstream_worker.engine.grammars.grammar_compiler import limits
 from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
 from millstream_worker.engine.grammars.grammar_thread import STACK_BYTES
-from millstream_worker.engine.grammars.schemas.instance_check import load_library, problem_of_instance
+from millstream_worker.engine.grammars.partial.partial_calls import TAKES_TOO_LONG
+from millstream_worker.engine.grammars.schemas.instance_check import (
+    load_library,
+    problem_of_instance,
+    problem_of_schema,
+)
 
 CPU_S = 2  # of one grammar; within the bounds of a format's shape, all that was seen took less than 1
 _NO_WAY = (
@@ -60,11 +65,18 @@ class GrammarTrial:
             raise InvalidGrammar(problem)
         return float(used_s)
 
+    def problem_of_schema(self, schema: str) -> str:
+        """Returns why nothing can be validated by the schema, a JSON text; empty if it can."""
+        return self._validated(schema, None)
+
     def problem_of_instance(self, schema: str, instance: str) -> str:
         """Returns why the instance does not fit the schema, both JSON texts; empty if it does."""
+        return self._validated(schema, instance)
+
+    def _validated(self, schema: str, instance: str | None) -> str:
         answer = self._asked(json.dumps([schema, instance]))
         if answer is None:
-            return f"it takes more than {CPU_S} s, or too much memory, to validate them"
+            return TAKES_TOO_LONG
         return answer.split(" ", 1)[1]
 
     def _asked(self, message: str) -> str | None:
@@ -111,13 +123,16 @@ def main() -> None:
             _limit_time()
             try:
                 if is_instance:
-                    problem = problem_of_instance(*json.loads(message))
+                    schema, instance = json.loads(message)
+                    given = instance is not None
+                    problem = problem_of_instance(schema, instance) if given else problem_of_schema(schema)
                 else:
                     problem = _problem(LLMatcher(tokenizer, message, log_level=0, limits=limits()))
             except MemoryError:
                 raise
             except BaseException as error:  # noqa: BLE001 - a panic, too, which may quote the grammar
-                problem = f"the compiler cannot read it ({type(error).__name__}); write it in another way"
+                reader = "validator" if is_instance else "compiler"
+                problem = f"the {reader} cannot read it ({type(error).__name__}); write it in another way"
             _write(sys.stdout.buffer, f"{time.process_time() - before_s:.3f} {problem}")
 
 

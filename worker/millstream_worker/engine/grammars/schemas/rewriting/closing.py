@@ -7,6 +7,7 @@ took less, the whole would take more.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 
 from millstream_worker.engine.grammars.schemas.rewriting.kinds import are_disjoint
 from millstream_worker.engine.grammars.schemas.rewriting.scope import Scope, Unknown
@@ -83,8 +84,7 @@ def _kept_and_joined(schema: Schema, scope: Scope) -> tuple[set[int], set[int]]:
 
 
 def _excludes(options: list[Part], scope: Scope) -> bool:
-    pairs = [(one, other) for place, one in enumerate(options) for other in options[:place]]
-    return all(are_disjoint(one, other, scope) for one, other in pairs)
+    return all(are_disjoint(one, other, scope) for one, other in combinations(options, 2))
 
 
 def _keep(part: Part, kept: set[int], scope: Scope) -> None:

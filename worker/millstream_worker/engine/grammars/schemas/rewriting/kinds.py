@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from millstream_worker.engine.grammars.schemas.rewriting.scope import Scope
+from millstream_worker.engine.grammars.schemas.rewriting.scope import Scope, Unknown
 from millstream_worker.engine.grammars.schemas.subschemas import Part, Schema
 
 TYPES = ("null", "boolean", "number", "string", "array", "object")
@@ -64,6 +64,8 @@ def are_disjoint(one: Part, other: Part, scope: Scope) -> bool:
                 return True
         if any(are_disjoint(each, against, scope) for each in part.get("allOf", ())):
             return True
+    if scope.is_oldest and ("const" in one or "const" in other):  # which says nothing there
+        raise Unknown
     types = types_of(one) & types_of(other)
     if not types:
         return True

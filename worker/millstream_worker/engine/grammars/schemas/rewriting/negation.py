@@ -16,7 +16,7 @@ from millstream_worker.engine.grammars.schemas.rewriting.kinds import (
     whole,
 )
 from millstream_worker.engine.grammars.schemas.rewriting.scope import ANNOTATIONS, Scope, Unknown
-from millstream_worker.engine.grammars.schemas.subschemas import Part
+from millstream_worker.engine.grammars.schemas.subschemas import Part, Schema
 
 _MOST_WAYS = 64  # to fit none of the other options, all of which the compiler writes out
 _OPPOSITES = {  # bounds of numbers
@@ -38,6 +38,14 @@ def negation(part: Part, scope: Scope) -> Part:
     scope.step()
     if isinstance(part, bool):
         return not part
+    if id(part) not in scope.negations:
+        scope.negations[id(part)] = part, _negation(part, scope)
+    return scope.negations[id(part)][1]
+
+
+def _negation(part: Schema, scope: Scope) -> Part:
+    if scope.is_oldest and "const" in part:  # which says nothing there
+        raise Unknown
     if "$ref" in part:
         return negation(scope.followed(part), scope)
     broken: list[Part] = []  # a value that the schema does not take breaks one of its keywords

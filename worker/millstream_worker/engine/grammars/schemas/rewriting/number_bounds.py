@@ -48,7 +48,7 @@ def _bound(value: float, most: int, *, low: bool) -> float:
 
 def _inside(bound: float, *, low: bool) -> float:
     """The next binary number: the compiler takes 1 off an excluded integer, and rounds that back to it."""
-    if abs(bound) <= _EXACT:
+    if abs(bound) <= _EXACT or abs(bound) > _MOST_INTEGER:
         return bound
     return int(math.nextafter(float(bound), math.inf if low else -math.inf))
 

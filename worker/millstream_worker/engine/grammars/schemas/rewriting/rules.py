@@ -107,6 +107,8 @@ def names_of_properties(part: Schema, scope: Scope) -> Schema:
         return both(rest, {"maxProperties": 0})
     if "string" not in types_of(named):
         return both(rest, {"maxProperties": 0})
+    if "string" not in types_of({"type": named.get("type", "string")}):
+        return both(rest, {"maxProperties": 0})
     limits = set(named) & _OF_TEXTS
     if (values := values_of(named)) is not None and limits in ({"const"}, {"enum"}):
         names = [value for value in values if isinstance(value, str)]
@@ -137,7 +139,7 @@ def unique_items(part: Schema, scope: Scope) -> Schema:
     if "array" not in types_of(part) or part.get("maxItems", 2) <= 1:
         return rest
     items = scope.followed(part.get("items", True))
-    if "prefixItems" in part or not isinstance(items, dict) or "allOf" in items:
+    if not scope.has_prefix_items or "prefixItems" in part or not isinstance(items, dict):
         raise Unknown
     values = values_of(items)
     if items.get("type") == "boolean" and values is None:
@@ -162,7 +164,7 @@ def contained(part: Schema, scope: Scope) -> Schema:
     if "contains" not in part:
         return part
     asked, rest = scope.followed(part["contains"]), without(part, "contains", "minContains", "maxContains")
-    least, most = part.get("minContains", 1), part.get("maxContains")
+    least, most = (1, None) if scope.is_early else (part.get("minContains", 1), part.get("maxContains"))
     if least == 0 and most is None:
         return rest
     if asked is True or asked == {}:
@@ -171,6 +173,8 @@ def contained(part: Schema, scope: Scope) -> Schema:
         none: Part = {"items": negation(asked, scope)}
         return both(rest, none if least == 0 else {"type": sorted(types_of({}) - {"array"})})
     length = part.get("maxItems")
+    if not scope.has_prefix_items:
+        raise Unknown
     if least != 1 or most is not None or length is None or length > _MOST_NAMES:
         raise Unknown
     places = [

@@ -26,6 +26,10 @@ class Evaluated:
     all_items: bool = False
     conditions: tuple[Part, ...] = field(default=())
 
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.names)) + sum(map(len, self.patterns)) + self.items
+
     def joined(self, other: Evaluated) -> Evaluated:
         return Evaluated(
             self.names + other.names,
@@ -44,8 +48,11 @@ def without_unevaluated(schema: Schema, scope: Scope) -> Schema:
     items = schema.get("unevaluatedItems", True)
     if properties in (True, {}) and items in (True, {}):
         return rest
+    if items not in (True, {}) and not scope.has_prefix_items:
+        raise Unknown
     covers = []
     for case in cases_of(rest, scope):
+        scope.spend(case.size)
         cover: Schema = {}
         if not case.all_properties and properties not in (True, {}):
             cover["properties"] = dict.fromkeys(case.names, True)
@@ -84,19 +91,19 @@ def cases_of(part: Part, scope: Scope) -> list[Evaluated]:
         case = Evaluated()
         for one in chosen:
             case = case.joined(one)
+        scope.spend(case.size)
         made.append(case)
     return made
 
 
 def _own(part: Schema) -> Evaluated:
     inner = part.get("unevaluatedProperties", False), part.get("unevaluatedItems", False)
-    rest = "items" in part or "additionalItems" in part
     return Evaluated(
         tuple(part.get("properties", {})),
         tuple(part.get("patternProperties", {})),
         "additionalProperties" in part or inner[0] is not False,
         len(part.get("prefixItems", ())),
-        rest or inner[1] is not False,
+        "items" in part or inner[1] is not False,
     )
 
 
@@ -115,6 +122,7 @@ def _any_of(options: list[Part], scope: Scope) -> Iterator[Evaluated]:
                 case = Evaluated()
                 for one in cases:
                     case = case.joined(one)
+                scope.spend(case.size)
                 yield case
 
 
