@@ -249,5 +249,5 @@ class ChoiceOutput:
             self.logprob_bytes -= sum(map(len, self.logprobs[kept:]))
             del self.logprobs[kept:]
         self.fed = self.stable_ids = kept
-        self.reason, self.end_token, self.fits = "stop", False, False
+        self.reason, self.end_token, self.fits, self.schema_error = "stop", False, False, ""
         return True
