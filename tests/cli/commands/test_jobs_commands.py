@@ -14,8 +14,7 @@ import redis
 from support.commands import assert_refused, invoke, process
 from support.servers.servers import Server, lasting_server
 from support.workers.answering_worker import CUT, UNFIT, Responder, answering
-from support.workers.hand_worker import UNFIT_CALL
-from support.workers.hand_worker import register
+from support.workers.hand_worker import UNFIT_CALL, register
 from typer.testing import CliRunner
 
 from millstream import AsyncClient, ClientOptions, ResponseFormat

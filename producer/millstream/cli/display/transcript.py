@@ -88,7 +88,7 @@ def print_result(job_id: str, result: Result, *, as_json: bool) -> None:
 
 
 def _flaw_of(choices: Iterable[Choice | ChoiceDelta]) -> str:
-    """Returns what to say of the first choice that is not whole; empty if all are, as far as that is known."""
+    """Returns what to say of the first choice that is known not to be whole; empty without one."""
     flawed = next((choice for choice in choices if choice.complete is False), None)
     return "" if flawed is None else flawed.schema_error or CUT
 
