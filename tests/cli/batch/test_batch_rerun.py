@@ -79,7 +79,7 @@ def test_a_schema_for_all_lines_and_answers_that_were_cut(batch: BatchFiles) -> 
     assert batch.faults() == []
 
 
-def test_calls_that_do_not_fit_are_error_rows_that_a_retry_runs_again(batch: BatchFiles) -> None:
+def test_calls_that_do_not_fit_are_error_rows_to_retry(batch: BatchFiles) -> None:
     tool = {"type": "function", "function": {"name": "get", "parameters": {"type": "object"}}}
 
     texts = ("hello", f"oats{UNFIT}")
