@@ -200,6 +200,11 @@ def test_calls_that_a_grammar_keeps_in_part_are_checked(client: Client) -> None:
     assert told == [(False, True, 1)] * 2
     for choice in client.wait(even.id, timeout_s=60).choices:
         assert (choice.complete, choice.schema_error, len(choice.tool_calls)) == (True, "", 1)
+    shown = asked | {"skip_special_tokens": False, "logit_bias": {token("<end>"): 100}, "n": 1}
+    ended = client.submit(
+        **shown | {"parallel_tool_calls": True}, tools=[function("odd", MISFIT)], stream=True
+    )
+    assert client.wait(ended.id, timeout_s=60).text.endswith("</tool_call>"), "its end token is no text"
     again = [client.submit(**asked, tools=[function(*one)]) for one in (("odd", MISFIT), ("even", FIT))]
     assert [client.wait(job.id, timeout_s=60).cached for job in again] == [False, True]
 

@@ -78,25 +78,30 @@ def test_all_equal_jobs_learn_that_their_calls_do_not_fit() -> None:
     text = TextModel(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
     queue = EngineQueue(IdleEngine())
     table = JobTable(queue)
-    model: Any = SimpleNamespace(get=lambda: SimpleNamespace(info=SimpleNamespace(eos_ids=(0,))))
+    model: Any = SimpleNamespace(
+        get=lambda: SimpleNamespace(info=SimpleNamespace(eos_ids=(tokenizer.token_to_id("<end>"),)))
+    )
     metrics = Metrics(CollectorRegistry())
     processor = OutputProcessor(table, queue, ServerClock(), metrics, model, max_result_bytes=10**6)
     jobs = [held_job(name, cache_key=b"same", phase=Phase.RUNNING) for name in ("leader", "follower")]
     for job in jobs:
         calling = ToolCallMode(job.id, "tool_calls")
-        job.rows = [ChoiceOutput(0, text.detokenizer(calls=True), calling=calling, constrained=True)]
+        job.rows = [
+            ChoiceOutput(0, text.detokenizer(special=True, calls=True), calling=calling, constrained=True)
+        ]
         job.grammar = GrammarSpec("tools", "{}")
         table.take(job)
     leader, follower = jobs
     assert queue.followers_of(leader) == [follower]
-    ids = tokenizer.encode('<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>').ids
-    steps = [Step([leader.handle] * len(ids), ids, [], [], [], EngineStats())]
+    said = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    ids = [*tokenizer.encode(said).ids, tokenizer.token_to_id("<end>")]
+    handle = leader.handle
+    processor.step(Step([handle] * len(ids), ids, [], [], [], EngineStats(), held=[handle]))
+    told = [[row.take() for row in job.rows] for job in jobs]
+    assert [delta["text"] for [delta] in told if delta] == [said] * 2, "the end token is none of it"
     why = "the arguments of f do not fit its parameters: 'a' is a required property"
-    end, misfits = [(leader.handle, "complete")], [(leader.handle, why)]
-    steps.append(Step([], [], end, [], [], EngineStats(), misfits=misfits))
-    for step in steps:
-        processor.step(step)
-    assert leader.kept_under == b"same", "its text is not made yet"
+    processor.step(Step([], [], [(handle, "stop")], [], [], EngineStats(), misfits=[(handle, why)]))
+    assert leader.kept_under == b"same", "its end is not told yet"
     for job in jobs:
         assert job.state is State.COMPLETED
         assert job.answer() == table.answer_to(job) == b""

@@ -214,14 +214,17 @@ def test_calls_that_do_not_fit_are_there_and_say_so(
     assert [call.function.arguments for call in whole.tool_calls] == ['{"a": "x"}']
 
 
-def test_a_stop_string_in_a_call_that_does_not_fit_cuts_it(thinker: tuple[TextModel, Tokenizer]) -> None:
-    """Then there is no call of which anything could be said."""
+@pytest.mark.parametrize("stop", [["</tool"], []])
+def test_a_cut_answer_with_a_call_that_does_not_fit_has_none(
+    thinker: tuple[TextModel, Tokenizer], stop: list[str]
+) -> None:
+    """By a stop string, or by a stop token behind the call."""
     text, tokenizer = thinker
     calling = ToolCallMode("0-a", "tool_calls")
-    row = ChoiceOutput(0, text.detokenizer(["</tool"], calls=True), None, calling, True, True)
-    row.ids += tokenizer.encode(CALLED).ids
-    row.reason, row.fits, row.schema_error = "stop", True, MISFIT
-    assert row.feed()
+    row = ChoiceOutput(0, text.detokenizer(stop, calls=True), None, calling, bool(stop), True)
+    row.ids += tokenizer.encode(f"{CALLED}\n").ids
+    row.reason, row.fits, row.schema_error = "stop", bool(stop), MISFIT
+    assert row.feed() is bool(stop)
     told = row.take()
     assert told is not None
     assert (told["complete"], told["finish_reason"]) == (False, "stop")
