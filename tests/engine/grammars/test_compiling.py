@@ -123,3 +123,22 @@ def test_a_token_named_by_id_is_tried_as_a_letter() -> None:
     spec = GrammarSpec("grammar", 'start: "a" <[100]> # <[1]>')
     compiler.matchers(EngineRequest(1, (1,), 5, grammar=spec))
     assert json.loads(tried[0])["grammars"] == [{"lark_grammar": 'start: "a" /x/ # <[1]>'}]
+
+
+def test_an_answer_that_an_earlier_worker_began_goes_on_as_it_allowed() -> None:
+    """Those had more white space, and calls with names that nobody named."""
+    compiler = GrammarCompiler(lambda ends: LLTokenizer("byte"), lambda grammar: 0.0)
+    form = json.dumps({"properties": {"a": {"type": "integer"}}, "required": ["a"]})
+    marks = [["<a>", None], ["</a>", None]]
+    tools = {"functions": [["f", form, True]], "marks": marks, "free": False, "many": False}
+    for spec, begun in (
+        (GrammarSpec("json_schema", form), '{"a" :\n\n \n1'),
+        (GrammarSpec("tools", json.dumps(tools)), '<a>\n{"name": "f", "arguments": {"a":1,  "other"'),
+    ):
+        matchers = compiler.matchers(
+            EngineRequest(1, (1,), 99, grammar=spec, outputs=(tuple(begun.encode()),), choices=2)
+        )
+        end = b"  }" if spec.type == "json_schema" else b": 1  }}\n</a>"
+        assert matchers[0].consume(list(end))
+        assert matchers[0].complete
+        assert not matchers[1].consume(list(begun.encode()))

@@ -24,7 +24,7 @@ from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 T = TypeVar("T")
 Ends = tuple[int, ...]  # token ids
 MOST_KEPT = 64  # compiled grammars
-SEARCH_S = 2.0  # from the begin of a compilation: for the place in a schema that is at fault
+SEARCH_S = 2.0  # for the place in a schema that is at fault
 SEARCH_CPU_S = 1.0  # for the function at fault; one more may begin within it
 
 
@@ -79,7 +79,6 @@ class GrammarCompiler:
         if spec.ends not in self._tokenizers:
             self._tokenizers[spec.ends] = _or_reason(lambda: self._make_tokenizer(spec.ends))
         tokenizer = _unless_invalid(self._tokenizers[spec.ends])
-        end_s = time.monotonic() + SEARCH_S
         partial: dict[str, str] = {}
         try:
             try:
@@ -92,7 +91,8 @@ class GrammarCompiler:
                 partial = effort.partial
         except InvalidGrammar as error:
             reason = reason_of(str(error))
-            raise InvalidGrammar(reason + self._place_at_fault(spec, reason, end_s)) from None
+            place = self._place_at_fault(spec, reason, time.monotonic() + SEARCH_S)
+            raise InvalidGrammar(reason + place) from None
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
         if matcher.is_error():
             raise InvalidGrammar(reason_of(matcher.get_error()))

@@ -64,7 +64,7 @@ class BestEffort:
         for schema in (shut, whole):
             if self._fits(schema, lenient=True):
                 return Arguments(schema, lenient=True)
-        return Arguments(self._without_faults(whole), lenient=True)
+        return Arguments(self._without_faults(shut), lenient=True)
 
     def _without_faults(self, schema: Schema) -> Schema:
         for _ in range(_MOST_PARTS):

@@ -48,9 +48,8 @@ def _ending(part: Schema, scope: Scope) -> Schema:
         return {}
     try:
         cases = cases_of(part, scope)
-        named = [set(case.names) for case in cases]
-        needed = set(_required(part, scope))
-        if not all(names and needed <= names for names in named):
+        named = {name for case in cases for name in case.names}
+        if not all(case.names for case in cases) or not named.issuperset(_required(part, scope)):
             return {}
         if not _is_composite(part):
             return {"additionalProperties": False} if "properties" in part else {}

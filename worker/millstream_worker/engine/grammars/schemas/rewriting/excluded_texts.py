@@ -30,4 +30,4 @@ def _others(texts: Sequence[str]) -> str:
 
 
 def _escaped(letter: str) -> str:
-    return letter if letter.isalnum() and letter.isascii() else f"\\x{{{ord(letter):X}}}"
+    return letter if letter.isalnum() and letter.isascii() else f"\\U{ord(letter):08X}"

@@ -11,6 +11,8 @@ from millstream_worker.engine.grammars.schemas.subschemas import Schema
 _MOST_INTEGER = 2**63 - 1025  # the largest below 2^63 that is a binary number with a neighbour above
 _MOST_FLOAT = 10**18
 _MOST_COUNT = 10**9  # characters, items or properties: no answer has as many
+_EXACT = 2**53  # up to it, all integers are binary numbers
+_EXCLUSIVE = ("exclusiveMinimum", "exclusiveMaximum")
 _LOW, _HIGH = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 
 
@@ -21,7 +23,8 @@ def narrowed(part: Schema) -> Schema:
     most = _MOST_INTEGER if part.get("type") == "integer" else _MOST_FLOAT
     for name in (*_LOW, *_HIGH):
         if _is_number(part.get(name)):
-            made[name] = _bound(part[name], most, low=name in _LOW)
+            bound = _bound(part[name], most, low=name in _LOW)
+            made[name] = _inside(bound, low=name in _LOW) if name in _EXCLUSIVE else bound
     for name in ("maxLength", "maxItems", "maxProperties"):
         if _is_number(part.get(name)):
             made[name] = min(part[name], _MOST_COUNT)
@@ -41,6 +44,13 @@ def _bound(value: float, most: int, *, low: bool) -> float:
     if not low and Fraction(near) > value:
         near = math.nextafter(near, -math.inf)
     return int(near)
+
+
+def _inside(bound: float, *, low: bool) -> float:
+    """The next binary number: the compiler takes 1 off an excluded integer, and rounds that back to it."""
+    if abs(bound) <= _EXACT:
+        return bound
+    return int(math.nextafter(float(bound), math.inf if low else -math.inf))
 
 
 def _is_number(value: Any) -> bool:

@@ -23,7 +23,10 @@ FORMATS = frozenset(  # that the compiler knows: all others are annotations
         "uuid",
     }
 )  # fmt: skip
-_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_COUNTS = (
+    "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains",
+    "maxContains",
+)  # fmt: skip
 _MOST_WAYS = 400  # of writing a list of distinct values
 _MOST_NAMES = 16  # of properties one of which must be there
 
@@ -104,23 +107,26 @@ def names_of_properties(part: Schema, scope: Scope) -> Schema:
         return both(rest, {"maxProperties": 0})
     if "string" not in types_of(named):
         return both(rest, {"maxProperties": 0})
-    if (values := values_of(named)) is not None and not set(named) & _OF_TEXTS:
+    limits = set(named) & _OF_TEXTS
+    if (values := values_of(named)) is not None and limits in ({"const"}, {"enum"}):
         names = [value for value in values if isinstance(value, str)]
         return both(rest, {"properties": dict.fromkeys(names, True), "additionalProperties": False})
-    if set(named) & (_OF_VALUES - _OF_TEXTS):
-        raise Unknown
-    if named.get("format", "unknown") in FORMATS - {"unknown"}:
+    if not limits <= {"pattern", "minLength", "maxLength", "format"} or named.get("format") in FORMATS:
         raise Unknown
     patterns = [named["pattern"]] if "pattern" in named else []
     if "minLength" in named or "maxLength" in named:
         least, most = whole(named.get("minLength", 0)), whole(named.get("maxLength", ""))
+        if most != "" and least > most:
+            return both(rest, {"maxProperties": 0})
         patterns.append(f"^(?s:.{{{least},{most}}})$")
     closed = [{"patternProperties": {pattern: True}, "additionalProperties": False} for pattern in patterns]
     return both(rest, *closed) if closed else rest
 
 
-_OF_TEXTS = {"pattern", "minLength", "maxLength", "format"}
-_OF_VALUES = _OF_TEXTS | {"const", "enum", "anyOf", "allOf", "oneOf", "not", "if", "$dynamicRef"}
+_OF_TEXTS = {
+    "pattern", "minLength", "maxLength", "format", "const", "enum", "anyOf", "allOf", "oneOf", "not", "if",
+    "$dynamicRef",
+}  # fmt: skip
 
 
 def unique_items(part: Schema, scope: Scope) -> Schema:
@@ -191,7 +197,7 @@ def some_property(part: Schema, scope: Scope) -> Schema:
     return both(rest, {"anyOf": ways})
 
 
-def single_anchor(part: Schema, scope: Scope) -> Schema:
+def local_dynamic_refs(part: Schema, scope: Scope) -> Schema:
     """`$dynamicRef` to a place in the schema, which is that of a `$ref`."""
     if str(part.get("$dynamicRef", "")).startswith("#/") and "$ref" not in part:
         return without(part, "$dynamicRef") | {"$ref": part["$dynamicRef"]}
@@ -203,6 +209,6 @@ def _exactly(items: list[Part]) -> Schema:
 
 
 RULES: tuple[Rule, ...] = (
-    unevaluated, idle_keywords, whole_numbers, unknown_formats, single_anchor, names_of_properties,
+    unevaluated, idle_keywords, whole_numbers, unknown_formats, local_dynamic_refs, names_of_properties,
     unique_items, contained, some_property, dependencies, negations, conditions, exclusive_options,
 )  # fmt: skip
