@@ -79,6 +79,9 @@ class OutputProcessor:
                 job, _ = self._queue.rows[handle]
                 job.draft_tokens += drafted
                 job.accepted_draft_tokens += accepted
+        for handle in step.held:
+            if handle in self._queue.rows:
+                self._hold_end_token(handle)
         ended, misfits = [], dict(step.misfits)
         for handle, reason in step.finished:
             if handle in self._queue.rows and reason in _FAILURES:
@@ -186,6 +189,12 @@ class OutputProcessor:
             drawn = given[1].told(step.tokens[place], logprob)
             top = [given[1].told(*one) for one in zip(top_ids, top_logprobs, strict=True)]
             given[1].add_logprob(encoding.token_logprob(drawn, top))
+
+    def _hold_end_token(self, handle: int) -> None:
+        """The last token of a choice, which ends soon, is no text; nor is it in those of its followers."""
+        leader, held = self._queue.rows[handle]
+        for job in (leader, *self._queue.followers_of(leader)):
+            job.rows[held.index].end_token = True
 
     def _end_row(self, handle: int, reason: str, misfit: str) -> list[Job]:
         """Returns the jobs whose choice it was, the leader last. `misfit`: why its calls do not fit."""

@@ -148,8 +148,10 @@ class Engine(Generic[H]):
         if self._grammars is None or self._checks is None:
             return step
         finished, misfits = self._checks.released(step.finished)
+        over = {handle for handle, _ in finished}
+        held = [handle for handle, reason in step.finished if reason == "stop" and handle not in over]
         stats = self._grammars.counted(step.stats)
-        return step._replace(finished=finished, misfits=misfits, stats=stats)
+        return step._replace(finished=finished, misfits=misfits, held=held, stats=stats)
 
     def _launch_ahead(self) -> None:
         while len(self._in_flight) <= self._depth:

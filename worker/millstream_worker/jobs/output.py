@@ -184,8 +184,10 @@ class ChoiceOutput:
             ids = (call_id(self.calling.job_id, self.index, place) for place in range(len(found)))
             self.calls = [encoding.tool_call(own, *one) for own, one in zip(ids, found, strict=True)]
             self.reason = self.calling.reason
-        if self.schema_error:
+        if self.calls and self.schema_error:
             self.complete = False
+        else:  # a cut answer has no calls of which it could be said
+            self.schema_error = ""
 
     def _piece_end(self, end: int) -> int:
         if self.logprobs is None:

@@ -98,6 +98,7 @@ class Choice(Message):
         a grammar), or nothing that the model takes.
         """
         if not self.complete:
-            cut_by = None if self.complete is None else self.finish_reason
-            raise IncompleteAnswer(self.index, self.text, cut_by)
+            was_cut = self.complete is False and not self.schema_error
+            cut_by = self.finish_reason if was_cut else None
+            raise IncompleteAnswer(self.index, self.text, cut_by, self.schema_error)
         return json.loads(self.text) if model is None else model.model_validate_json(self.text)

@@ -53,16 +53,18 @@ class GrammarCompiler:
     def matchers(self, request: EngineRequest) -> dict[int, Matcher]:
         """By choice that is not done, at the end of the output of earlier attempts. Raises InvalidGrammar."""
         assert request.grammar is not None, "a request without a grammar"
+        spec, compiled = request.grammar, self._compile(request.grammar)
         choices = [choice for choice in range(request.choices) if choice not in request.done]
-        return {choice: self._matcher(request, request.grammar, choice) for choice in choices}
+        return {choice: self._matcher(request, spec, compiled, choice) for choice in choices}
 
-    def _matcher(self, request: EngineRequest, spec: GrammarSpec, choice: int) -> Matcher:
-        matcher = self._compile(spec).copy()
+    def _matcher(self, request: EngineRequest, spec: GrammarSpec, compiled: Matcher, choice: int) -> Matcher:
+        matcher = compiled.copy()
         earlier = request.outputs[choice] if choice < len(request.outputs) else ()
         if matcher.consume(earlier):
             return matcher
         if spec.whitespace_pattern is None and not spec.compact:
-            return self._matcher(request, replace(spec, whitespace_pattern=EARLIER_WHITESPACE), choice)
+            spec = replace(spec, whitespace_pattern=EARLIER_WHITESPACE)
+            return self._matcher(request, spec, self._compile(spec), choice)
         raise InvalidGrammar(
             f"choice {choice} does not fit after {len(earlier)} tokens of an earlier attempt, which "
             "another version of the worker or of llguidance allowed; submit the request again"

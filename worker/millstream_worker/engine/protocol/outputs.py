@@ -77,7 +77,7 @@ class Step(NamedTuple):
     too large to follow), "grammar_stuck" (no token fits its grammar, and its limits) and "limits_stuck" (its
     limits bar every token).
     `misfits`: (handle, why) of those in `finished` whose calls do not fit their schema, which the grammar
-    kept in part only.
+    kept in part only. `held`: choices that will end by "stop" with this token, once their calls are checked.
     """
 
     handles: list[int]
@@ -88,3 +88,4 @@ class Step(NamedTuple):
     stats: EngineStats
     drafts: Sequence[tuple[int, int, int]] = ()
     misfits: Sequence[tuple[int, str]] = ()
+    held: Sequence[int] = ()
