@@ -26,7 +26,9 @@ MACHINE_HAS = frozenset(
         "tokenizers", "torch", "transformers", "triton",
     }
 )  # fmt: skip
-WHEELS = ("llguidance", "gguf")  # which the machine lacks
+WHEELS = (  # which the machine lacks
+    "attrs", "gguf", "jsonschema", "jsonschema-specifications", "llguidance", "referencing", "rpds-py",
+)  # fmt: skip
 HUMMING = "humming-kernels==0.1.19"  # for step 5
 _CACHE, _CACHED = "cache.tar.gz", ("triton", "engine")
 SOURCES = ("worker", "producer", "tests")

@@ -130,14 +130,16 @@ class ProtocolError(MillstreamError):
 
 class IncompleteAnswer(MillstreamError):
     """A choice is no whole answer, so that it cannot be parsed. `text` is what there is; `cut_by`: `length`
-    or `stop`; None: the job did not come to its end, or had no response format.
+    or `stop`; None: the job did not come to its end, or had no response format, or `schema_error` says why
+    its calls do not fit.
     """
 
-    def __init__(self, index: int, text: str, cut_by: str | None) -> None:
+    def __init__(self, index: int, text: str, cut_by: str | None, schema_error: str = "") -> None:
         self.index = index
         self.text = text
         self.cut_by = cut_by
-        super().__init__(f"choice {index} is no whole answer: {_CUT[cut_by]}")
+        self.schema_error = schema_error
+        super().__init__(f"choice {index} is no whole answer: {schema_error or _CUT[cut_by]}")
 
 
 class JobError(MillstreamError):

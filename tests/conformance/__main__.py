@@ -1,5 +1,5 @@
-"""Programs that nobody here wrote before the gateway, and a table of requests before it and before vLLM:
-`PYTHONPATH=tests python -m conformance [NAME…]`; without a name, all.
+"""Programs that nobody here wrote before the gateway, a table of requests before it and before vLLM, and
+schemas before the worker's compiler: `PYTHONPATH=tests python -m conformance [NAME…]`; without a name, all.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 from conformance.clients_run import check, commands, openai_commands
+from conformance.schemas.schemas_run import are_taken
 from conformance.stands import Stand, counting_model, tiny_model
 from conformance.table_run import is_met
 
 Check = Callable[[Stand], bool]
+ALONE: Mapping[str, Callable[[], bool]] = {"schemas": are_taken}
 STANDS: tuple[tuple[Callable[[], AbstractContextManager[Stand]], Mapping[str, Check]], ...] = (
     (counting_model, {name: partial(check, command) for name, command in openai_commands().items()}),
     (tiny_model, {name: partial(check, command) for name, command in commands().items()} | {"table": is_met}),
@@ -21,23 +23,24 @@ STANDS: tuple[tuple[Callable[[], AbstractContextManager[Stand]], Mapping[str, Ch
 
 
 def main(asked: Sequence[str]) -> int:
-    known = [name for _, checks in STANDS for name in checks]
+    known = [*ALONE, *(name for _, checks in STANDS for name in checks)]
     if unknown := set(asked) - set(known):
         print(f"no checks named {', '.join(sorted(unknown))}; there are {', '.join(known)}")
         return 2
-    failed = []
+    alone = {name: one for name, one in ALONE.items() if not asked or name in asked}
+    failed = [name for name, one in alone.items() if not passed(name, one)]
     for make_stand, checks in STANDS:
         chosen = {name: one for name, one in checks.items() if not asked or name in asked}
         if chosen:
             with make_stand() as stand:
-                failed += [name for name, one in chosen.items() if not passed(name, one, stand)]
+                failed += [name for name, one in chosen.items() if not passed(name, partial(one, stand))]
     print(f"failed: {', '.join(failed)}" if failed else "all passed")
     return bool(failed)
 
 
-def passed(name: str, one: Check, stand: Stand) -> bool:
+def passed(name: str, one: Callable[[], bool]) -> bool:
     print(f"--- {name}", flush=True)
-    return one(stand)
+    return one()
 
 
 if __name__ == "__main__":

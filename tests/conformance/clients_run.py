@@ -26,6 +26,13 @@ NEWEST = {
     "haystack": ["haystack-ai"],
     "llama-index": ["llama-index-llms-openai-like"],
     "guidellm": ["guidellm", TORCH],
+    "pydantic-ai": ["pydantic-ai-slim[openai]"],
+    "instructor": ["instructor"],
+    "outlines": ["outlines", "openai"],
+}
+NODE = {
+    "openai-node": ["openai"],
+    "vercel-ai": ["ai", "@ai-sdk/openai-compatible", "zod"],
 }
 
 Command = Callable[[], list[str]]
@@ -42,7 +49,8 @@ def commands() -> dict[str, Command]:
         name: partial(_python, name, packages, f"{name.replace('-', '_')}_client")
         for name, packages in NEWEST.items()
     }
-    return named | {"openai-node": _node, "vllm-bench": _vllm_bench}
+    nodes = {name: partial(_node, name, packages) for name, packages in NODE.items()}
+    return named | nodes | {"vllm-bench": _vllm_bench}
 
 
 def check(command: Command, stand: Stand) -> bool:
@@ -67,8 +75,9 @@ def _python(name: str, packages: list[str], script: str) -> list[str]:
     return [str(python), str(CLIENTS / f"{script}.py")]
 
 
-def _node() -> list[str]:
-    return ["env", f"NODE_PATH={node_folder(['openai'])}", "node", str(CLIENTS / "openai_node.cjs")]
+def _node(name: str, packages: list[str]) -> list[str]:
+    script = CLIENTS / f"{name.replace('-', '_')}.cjs"
+    return ["env", f"NODE_PATH={node_folder(name, packages)}", "node", str(script)]
 
 
 def _vllm_bench() -> list[str]:

@@ -71,13 +71,13 @@ def requirements(wheel: Path) -> list[str]:
     return [one for one in found if "extra ==" not in one and not one.startswith("torch")]
 
 
-def node_folder(packages: Sequence[str]) -> Path:
-    """The folder of npm's packages. Raises NotInstalled."""
-    folder = VENVS / "node"
-    if not (folder / "node_modules").exists():
+def node_folder(name: str, packages: Sequence[str]) -> Path:
+    """The folder of an environment that has these packages of npm's. Raises NotInstalled."""
+    folder = VENVS / name
+    if not (mark := folder / ".installed").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        npm = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), *packages]
-        _run(npm)
+        _run(["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), *packages])
+        mark.touch()
     return folder / "node_modules"
 
 

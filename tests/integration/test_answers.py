@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+import httpx2
 import pytest
 from pydantic import BaseModel, Field
+from support.gateway import gateway
 from support.http import fetch
 from support.models import tokenizers
 from support.models.spelling import CALLING_TEMPLATE, spelling_checkpoint, with_words
@@ -37,8 +40,9 @@ class Order(BaseModel):
     sacks: int = Field(ge=0, le=99)
 
 
-def function(name: str, parameters: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "description": name, "parameters": parameters}}
+def function(name: str, parameters: Any, **more: Any) -> dict[str, Any]:
+    own = {"name": name, "description": name, "parameters": parameters, **more}
+    return {"type": "function", "function": own}
 
 
 TOOLS = [function("order", Order), function("close", None)]
@@ -57,14 +61,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def client(model: Path) -> Iterator[Client]:
-    """Of a queue that a worker serves, for all tests that do it no harm."""
+def served(model: Path) -> Iterator[Server]:
+    """With a queue that a worker serves, for all tests that do it no harm."""
     with (
         Server("valkey") as server,
-        Client(server.url) as client,
-        worker_process(server, str(model), metrics_port=PORT, **REAL),
+        worker_process(server, str(model), metrics_port=PORT, result_cache=2**20, **REAL),
     ):
-        yield client
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(served: Server) -> Iterator[Client]:
+    with Client(served.url) as made:
+        yield made
 
 
 def test_answers_fit_or_say_that_they_do_not(client: Client) -> None:
@@ -128,7 +137,9 @@ def test_tools_are_called_or_the_answer_says_why_not(client: Client) -> None:
     calling = client.submit(**asked, parallel_tool_calls=False, logit_bias={token("<tool_call>"): 9})
     talking = client.submit(**asked | {"max_tokens": 30}, **never, ignore_eos=False)
     none = client.submit(**asked | {"max_tokens": 9}, tool_choice="none")
-    wrong = client.submit(**asked | {"tools": [function("odd", {"not": {}})]}, tool_choice="required")
+    wrong = client.submit(
+        **asked | {"tools": [function("odd", {"not": {}}, strict=True)]}, tool_choice="required"
+    )
 
     for choice in client.wait(named.id, timeout_s=60).choices:
         [call] = choice.tool_calls
@@ -157,6 +168,81 @@ def test_tools_are_called_or_the_answer_says_why_not(client: Client) -> None:
     with pytest.raises(JobFailed, match=r"the parameters of odd") as failed:
         client.wait(wrong.id, timeout_s=60)
     assert failed.value.result.error.field == "tools"
+
+
+def counts(**keywords: Any) -> dict[str, Any]:
+    """Parameters of which the compiler does not know all."""
+    digits = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, **keywords}
+    return {"type": "object", "properties": {"digits": digits}, "required": ["digits"]}
+
+
+MISFIT = counts(minItems=12, maxItems=12, uniqueItems=True)  # 10 digits cannot be 12 that differ
+FIT = counts(minItems=2, maxItems=3, contains={"type": "integer"}, minContains=2)  # as all are
+
+
+def test_calls_that_a_grammar_keeps_in_part_are_checked(client: Client) -> None:
+    """The whole answer comes, with why it does not fit, to a later reader of its stream as well."""
+    asked: dict[str, Any] = {
+        "messages": ASK, "temperature": 0, "max_tokens": 300, "tool_choice": "required", "n": 2,
+        "parallel_tool_calls": False, "chat_template_kwargs": {"enable_thinking": False},
+    }  # fmt: skip
+    odd = client.submit(**asked, tools=[function("odd", MISFIT)], stream=True)
+    even = client.submit(**asked, tools=[function("even", FIT)])
+    for choice in client.wait(odd.id, timeout_s=60).choices:
+        [call] = choice.tool_calls
+        assert len(json.loads(call.function.arguments)["digits"]) == 12
+        assert (choice.complete, choice.finish_reason) == (False, "tool_calls")
+        assert choice.schema_error.startswith("the arguments of odd do not fit its parameters: $.digits: [")
+        assert choice.schema_error.endswith("has non-unique elements")
+    parts = [part for event in client.stream(odd.id) for part in getattr(event, "choices", ())]
+    ends = [part for part in parts if part.finish_reason]
+    told = [(end.complete, bool(end.schema_error), len(end.tool_calls)) for end in ends]
+    assert told == [(False, True, 1)] * 2
+    for choice in client.wait(even.id, timeout_s=60).choices:
+        assert (choice.complete, choice.schema_error, len(choice.tool_calls)) == (True, "", 1)
+    shown = asked | {"skip_special_tokens": False, "logit_bias": {token("<end>"): 100}, "n": 1}
+    ended = client.submit(
+        **shown | {"parallel_tool_calls": True}, tools=[function("odd", MISFIT)], stream=True
+    )
+    assert client.wait(ended.id, timeout_s=60).text.endswith("</tool_call>"), "its end token is no text"
+    again = [client.submit(**asked, tools=[function(*one)]) for one in (("odd", MISFIT), ("even", FIT))]
+    assert [client.wait(job.id, timeout_s=60).cached for job in again] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "keyword", "remedy"),
+    [(MISFIT, "uniqueItems", "give items an enum"), (FIT, "contains", "bound the list by maxItems")],
+)
+def test_what_is_strict_is_kept_or_refused(
+    client: Client, parameters: Any, keyword: str, remedy: str
+) -> None:
+    says = f'"{keyword}" cannot be kept (the parameters of f, at /properties/digits); {remedy}'
+    tools = [function("other", FIT), function("f", parameters, strict=True)]
+    job = client.submit(messages=ASK, tools=tools, tool_choice="required")
+    with pytest.raises(JobFailed, match=re.escape(says)) as failed:
+        client.wait(job.id, timeout_s=60)
+    error = failed.value.result.error
+    assert (error.code, error.field) == ("bad_request", "tools")
+
+
+def test_a_gateway_says_which_calls_fit(served: Server) -> None:
+    ask: dict[str, Any] = {
+        "model": "default", "messages": ASK, "temperature": 1.5, "max_tokens": 300,
+        "parallel_tool_calls": False, "chat_template_kwargs": {"enable_thinking": False},
+        "tool_choice": "required",
+    }  # fmt: skip
+    with gateway(served.url) as door, httpx2.Client(base_url=door.url, timeout=60) as http:
+
+        def answered(tool: dict[str, Any]) -> httpx2.Response:
+            return http.post("/v1/chat/completions", json=ask | {"tools": [tool]})
+
+        odd, even = answered(function("f", MISFIT)), answered(function("f", FIT))
+        refused = answered(function("f", MISFIT, strict=True))
+    told = [one.json()["choices"][0] for one in (odd, even)]
+    assert [one.headers.get("x-millstream-schema") for one in (odd, even)] == ["partial", None]
+    assert [(one["complete"], "schema_error" in one) for one in told] == [(False, True), (True, False)]
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tools")
+    assert "at /properties/digits" in refused.json()["error"]["message"]
 
 
 @pytest.mark.slow

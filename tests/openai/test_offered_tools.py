@@ -41,7 +41,7 @@ def function(**fields: Any) -> list[dict[str, Any]]:
 
 def test_tools_travel_with_their_key_order() -> None:
     made = sent(tools=[GET], tool_choice="required", parallel_tool_calls=False)
-    assert made.tools == (Tool(name="get", description="d", parameters=TEXT),)
+    assert made.tools == (Tool(name="get", description="d", parameters=TEXT, strict=True),)
     assert (made.tool_choice, made.parallel_tool_calls, made.version) == (
         ToolChoice(type="required"),
         False,

@@ -20,11 +20,9 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from jsonschema import validators
 from ops.bench.schemas.generated import schemas
 from pydantic import ValidationError
 from transformers import AutoTokenizer
@@ -33,6 +31,7 @@ from millstream.cli.embedded.demo_model import demo_model
 from millstream.wire.messages.response_format import ResponseFormat
 from millstream_worker.engine.assembly import build
 from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.grammars.schemas.instance_check import problem_of_instance
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.outputs import Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
@@ -130,26 +129,8 @@ class Run:
     def _problem(self, schema: Any, outcome: Outcome) -> str:
         """Why the answer is none by its schema; empty if it is."""
         text = self._tokenizer.decode(outcome.tokens, skip_special_tokens=True)
-        kind = validators.validator_for(schema, default=validators.Draft202012Validator)
-        try:
-            answer = _exact(text)
-            exact = kind(_exact(json.dumps(schema)), format_checker=kind.FORMAT_CHECKER)
-            error = next(exact.iter_errors(answer), None)
-        except Exception as problem:  # noqa: BLE001 - of a schema that jsonschema cannot read
-            return f"{problem!r:.200}: {text:.80}"
-        return "" if error is None else f"{error.json_path}: {error.message:.200}"
-
-
-def _exact(text: str) -> Any:
-    """In binary, multiples of 0.01 are none."""
-    return json.loads(text, parse_float=_decimal)
-
-
-def _decimal(text: str) -> Decimal:
-    try:
-        return Decimal(text)
-    except InvalidOperation:  # an exponent of more than 18 digits
-        return Decimal(float(text))
+        problem = problem_of_instance(json.dumps(schema), text, formats=True)
+        return f"{problem}: {text:.80}" if problem else ""
 
 
 def _take(step: Step, outcomes: Mapping[int, Outcome]) -> None:
@@ -187,7 +168,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 def _kind(refusal: str) -> str:
     """What several refusals have in common."""
-    words = refusal.removeprefix("json_schema: ").removesuffix("; change it").split()
+    words = refusal.removeprefix("json_schema: ").partition(" (at ")[0].split()
     return " ".join(words[:8])
 
 

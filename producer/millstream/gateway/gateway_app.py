@@ -40,7 +40,8 @@ ABSENT = (
 )  # fmt: skip
 EXPOSED = (  # headers that web pages may read
     "x-request-id", "x-client-request-id", "openai-processing-ms", "x-should-retry", "retry-after",
-    "retry-after-ms", "x-millstream-ignored", "accept-ranges", "content-range", "content-disposition",
+    "retry-after-ms", "x-millstream-ignored", "x-millstream-schema", "accept-ranges", "content-range",
+    "content-disposition",
     *(f"x-ratelimit-{one}-requests" for one in ("limit", "remaining", "reset")),
     *(f"x-ratelimit-{one}-tokens" for one in ("limit", "remaining", "reset")),
 )  # fmt: skip

@@ -46,7 +46,7 @@ def _chat(job_id: str, result: Result) -> dict[str, Any]:
                 "message": _message(choice),
                 "logprobs": chat_logprobs(choice),
                 "finish_reason": choice.finish_reason,
-                **_completeness(choice),
+                **completeness(choice),
                 **_token_ids(choice, result),
             }
             for choice in result.choices
@@ -73,7 +73,7 @@ def _completion(job_id: str, result: Result) -> dict[str, Any]:
                 "index": choice.index,
                 "logprobs": completion_logprobs(choice),
                 "finish_reason": choice.finish_reason,
-                **_completeness(choice),
+                **completeness(choice),
                 **_token_ids(choice, result),
                 **_prompt_ids(result),
             }
@@ -92,9 +92,15 @@ def _prompt_ids(result: Result) -> dict[str, Any]:
     return {} if ids is None else {"prompt_token_ids": list(ids)}
 
 
-def _completeness(choice: Choice) -> dict[str, bool]:
-    """Returns no field without a response format."""
-    return {} if choice.complete is None else {"complete": choice.complete}
+def completeness(choice: Choice | ChoiceDelta) -> dict[str, Any]:
+    """Returns no field without a response format or calls, and before the end."""
+    told: dict[str, Any] = {} if choice.complete is None else {"complete": choice.complete}
+    return told | ({"schema_error": choice.schema_error} if choice.schema_error else {})
+
+
+def schema_error_of(result: Result) -> str:
+    """Returns why a call does not fit its function's parameters; empty if all do."""
+    return next((choice.schema_error for choice in result.choices if choice.schema_error), "")
 
 
 def _envelope(own_id: str, kind: str, result: Result) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from millstream.openai.answer_body import chat_logprobs, completion_logprobs, usage_body
+from millstream.openai.answer_body import chat_logprobs, completeness, completion_logprobs, usage_body
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.tool_call_filter import ToolCallFilter
 from millstream.wire.messages.choices import ChoiceDelta
@@ -78,7 +78,7 @@ class ChatChoices:
             yield _chat(delta.index, {"tool_calls": calls})
         if delta.finish_reason is not None:
             ended = _chat(delta.index, {}) | {"finish_reason": delta.finish_reason}
-            yield ended | ({} if delta.complete is None else {"complete": delta.complete})
+            yield ended | completeness(delta)
 
     def _text(self, delta: ChoiceDelta) -> str:
         if not self._may_call:
@@ -103,7 +103,7 @@ class CompletionChoices:
             "logprobs": logprobs,
             "finish_reason": delta.finish_reason,
         }
-        yield choice | ({} if delta.complete is None else {"complete": delta.complete})
+        yield choice | completeness(delta)
 
 
 def _chat(index: int, delta: dict[str, Any]) -> dict[str, Any]:

@@ -20,9 +20,7 @@ ToolChoiceArgument = str | ToolChoice | Mapping[str, object]
 
 M = TypeVar("M", bound=BaseModel)
 TOOL_NAMES = frozenset({"type", "function"})
-FUNCTION_NAMES = frozenset(
-    {"name", "description", "parameters", "strict"}
-)  # a schema is always followed strictly
+FUNCTION_NAMES = frozenset({"name", "description", "parameters", "strict"})
 _CHOICES = ("auto", "none", "required")
 
 
@@ -112,7 +110,8 @@ def _tool(where: str, given: object) -> Tool:
     if not isinstance(function, Mapping):
         raise InvalidRequest(f"{where}.function", function, 'give {"name": …, "parameters": {…}}')
     _refuse_misspelt(f"{where}.function", function, FUNCTION_NAMES)
-    fields = {name: function[name] for name in ("name", "description") if function.get(name) is not None}
+    given_names = ("name", "description", "strict")
+    fields = {name: function[name] for name in given_names if function.get(name) is not None}
     if function.get("parameters") is not None:
         fields["parameters"] = schema_text(f"{where}.function.parameters", function["parameters"])
     return checked(Tool, f"{where}.function", fields)

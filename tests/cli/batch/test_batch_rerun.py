@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 import redis
 from support.batch_files import BatchFiles, answers_of, documents
+from support.batches import chat
 from support.commands import assert_refused, environment, invoke, process
 from support.servers.servers import free_port
-from support.workers.answering_worker import CUT, answering, completion, write_lines
+from support.workers.answering_worker import CUT, UNFIT, answering, completion, read_rows, write_lines
+from support.workers.hand_worker import UNFIT_CALL
 
 from millstream.batch.files import compressed
 
@@ -75,6 +77,29 @@ def test_a_schema_for_all_lines_and_answers_that_were_cut(batch: BatchFiles) -> 
     answers = {"whole": "HELLO", "cut": "MENDED", "old": "OTHER", "free": f"TEXT{CUT}"}
     assert batch.answers() == answers
     assert batch.faults() == []
+
+
+def test_calls_that_do_not_fit_are_error_rows_to_retry(batch: BatchFiles) -> None:
+    tool = {"type": "function", "function": {"name": "get", "parameters": {"type": "object"}}}
+
+    texts = ("hello", f"oats{UNFIT}")
+    lines = [chat(number, text, 9) for number, text in enumerate(texts, 1)]
+    batch.write(*(one | {"body": one["body"] | {"tools": [tool]}} for one in lines))
+    with answering(batch.server.url) as worker:
+        done = invoke(*batch.command)
+        assert done.exit_code == 0, done.stderr
+        assert "1 × the arguments of get do not fit" in done.stderr
+        [row] = read_rows(batch.errors)
+        [choice] = row["response"]["body"]["choices"]
+        assert (row["error"]["code"], row["error"]["param"]) == ("schema_mismatch", None)
+        assert row["error"]["message"].startswith(f"line 2: {UNFIT_CALL['schema_error']}; ")
+        assert (choice["complete"], choice["schema_error"]) == (False, UNFIT_CALL["schema_error"])
+        assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"a": "x"}'
+        invoke(*batch.command, "--retry-incomplete")
+        assert len(worker.answered) == 2
+        again = invoke(*batch.command, "--retry-failed")
+        assert len(worker.answered) == 3
+        assert "trying 1 line again" in again.stderr
 
 
 def test_a_rerun_that_names_an_unknown_queue_leaves_all_rows(batch: BatchFiles) -> None:

@@ -13,8 +13,8 @@ import pytest
 import redis
 from support.commands import assert_refused, invoke, process
 from support.servers.servers import Server, lasting_server
-from support.workers.answering_worker import CUT, Responder, answering
-from support.workers.hand_worker import register
+from support.workers.answering_worker import CUT, UNFIT, Responder, answering
+from support.workers.hand_worker import UNFIT_CALL, register
 from typer.testing import CliRunner
 
 from millstream import AsyncClient, ClientOptions, ResponseFormat
@@ -122,6 +122,15 @@ def test_an_answer_that_was_cut_gets_a_word(how: str) -> None:
     done = invoke("submit", f"hello{CUT}", "--regex", "x", how)
     assert (done.exit_code, done.stdout) == (0, f"HELLO{CUT}\n")
     assert "the answer was cut before it was whole" in done.stderr
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.parametrize("how", ["--wait", "--stream"])
+def test_an_answer_with_calls_that_do_not_fit_says_why(how: str) -> None:
+    done = invoke("submit", f"hello{UNFIT}", how)
+    assert (done.exit_code, done.stdout) == (0, f"HELLO{UNFIT}\n")
+    assert UNFIT_CALL["schema_error"] in done.stderr
+    assert "cut" not in done.stderr
 
 
 def test_a_raw_text_is_continued(worker: Responder) -> None:

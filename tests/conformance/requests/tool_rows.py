@@ -9,6 +9,18 @@ from conformance.requests.sampling_rows import DEFAULT
 
 OBJECT = {"type": "object", "properties": {"word": {"type": "string", "maxLength": 5}}, "required": ["word"],
           "additionalProperties": False}  # fmt: skip
+NAMES = {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "integer"}}
+SET = {
+    "type": "object",
+    "properties": {
+        "words": {
+            "type": "array",
+            "items": {"type": "string", "maxLength": 5},
+            "maxItems": 3,
+            "uniqueItems": True,
+        }
+    },
+}
 LONG = {"max_tokens": 60}
 ALWAYS = "a schema is always followed"
 
@@ -34,8 +46,14 @@ TOOLS = (
     *rows(CHAT, BOTH, {"tools without parameters": [PLAIN], "tools of no properties": [tool(
         parameters={"type": "object", "properties": {}})]}),
     *rows(CHAT, NOBODY, {"tools of none": []}, holds=DEFAULT),
-    *rows(CHAT, BOTH, {"tools[0].function.strict": [tool(strict=True)]}, holds=ALWAYS),
-    *rows(CHAT, BOTH, {"tools[0].function.strict false": [tool(strict=False)]}, holds=ALWAYS),
+    *rows(CHAT, BOTH, {"tools[0].function.strict": [tool(strict=True)]}),
+    *rows(CHAT, BOTH, {"tools[0].function.strict false": [tool(strict=False)]}, holds=DEFAULT),
+    *rows(CHAT, BOTH, {"tools[0].function.strict null": [tool(strict=None)]}, holds=DEFAULT),
+    *rows(CHAT, BOTH, {"tools[0].function.strict beyond grammars": [tool(strict=True, parameters=SET)]},
+          {"tool_choice": "required"}),
+    *rows(CHAT, BOTH, {"tools[0].function.parameters with propertyNames": [tool(parameters=NAMES)],
+                       "tools[0].function.parameters with uniqueItems": [tool(parameters=SET)]},
+          LONG | {"tool_choice": "required"}),
     *rows(CHAT, BOTH, {"tools[0].function.description": [tool()]}),
     *rows(CHAT, VLLM, {"tools[0].cache_control": [tool(more={"cache_control": {"type": "ephemeral"}})]}),
     *rows(CHAT, VLLM, {"tools[0].defer_loading": [tool(more={"defer_loading": True})]}),
@@ -65,6 +83,8 @@ FORMATS = (
     *rows(CHAT, BOTH, {"response_format json_schema, streamed": schema()}, LONG | {"stream": True}),
     *rows(CHAT, BOTH, {"response_format.json_schema.strict": schema(strict=True)}, LONG, ALWAYS),
     *rows(CHAT, BOTH, {"response_format.json_schema.strict false": schema(strict=False)}, LONG, ALWAYS),
+    *rows(CHAT, BOTH, {"response_format with propertyNames": schema(schema=NAMES)}, LONG),
+    *rows(CHAT, BOTH, {"response_format with uniqueItems": schema(schema=SET)}, LONG),
     *rows(CHAT, BOTH, {"response_format with a description": schema(description="A word.")}, LONG),
     *rows(CHAT, BOTH, {"response_format with tools": schema()}, TOOL | LONG),
     *rows(CHAT, BOTH, {"response_format with tools, none chosen": schema()},

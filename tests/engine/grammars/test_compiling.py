@@ -9,7 +9,8 @@ import pytest
 from llguidance import LLTokenizer
 
 from millstream.wire.messages.bounds.format_bounds import MAX_OPTIONAL, MAX_TEXT
-from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler, InvalidGrammar
+from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler
+from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
 from millstream_worker.engine.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
@@ -75,23 +76,25 @@ def test_a_thought_may_come_before_each_kind_of_answer(kind: Any, text: str) -> 
     assert matcher.complete
 
 
-def test_the_search_for_the_bad_function_has_one_time_bound() -> None:
+def test_the_search_for_the_bad_function_has_one_time_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other requests wait for it: with a bound for each it took minutes."""
+    for name in ("WHOLE_S", "SEARCH_S"):  # of what comes before: is one of them kept by itself?
+        monkeypatch.setattr(f"millstream_worker.engine.grammars.partial.best_effort.{name}", -1.0)
     tried = []
 
     def check(grammar: str) -> float:
         tried.append(grammar)
-        if len(tried) == 1:
+        if '"lark_grammar": "' in grammar:  # of all functions together
             raise InvalidGrammar("it takes more than 2 s")
         return 0.4
 
-    functions = [[f"f{number}", "{}"] for number in range(128)]
+    functions = [[f"f{number}", "{}", True] for number in range(128)]
     marks = [["<a>", None], ["</a>", None]]
     form = {"functions": functions, "marks": marks, "free": False, "many": False}
     compiler = GrammarCompiler(lambda ends: LLTokenizer("byte"), check)
     with pytest.raises(InvalidGrammar, match=r"than 2 s \(at fault is none of the functions before f3;"):
         compiler.matchers(EngineRequest(1, (1,), 5, grammar=GrammarSpec("tools", json.dumps(form))))
-    assert len(tried) == 4
+    assert len(tried) == 2 + 3  # all, twice; by themselves
 
 
 @pytest.mark.parametrize(
@@ -122,3 +125,22 @@ def test_a_token_named_by_id_is_tried_as_a_letter() -> None:
     spec = GrammarSpec("grammar", 'start: "a" <[100]> # <[1]>')
     compiler.matchers(EngineRequest(1, (1,), 5, grammar=spec))
     assert json.loads(tried[0])["grammars"] == [{"lark_grammar": 'start: "a" /x/ # <[1]>'}]
+
+
+def test_an_answer_of_an_earlier_worker_goes_on_as_that_allowed() -> None:
+    """Those had more white space, and calls with names that nobody named."""
+    compiler = GrammarCompiler(lambda ends: LLTokenizer("byte"), lambda grammar: 0.0)
+    form = json.dumps({"properties": {"a": {"type": "integer"}}, "required": ["a"]})
+    marks = [["<a>", None], ["</a>", None]]
+    tools = {"functions": [["f", form, True]], "marks": marks, "free": False, "many": False}
+    for spec, begun in (
+        (GrammarSpec("json_schema", form), '{"a" :\n\n \n1'),
+        (GrammarSpec("tools", json.dumps(tools)), '<a>\n{"name": "f", "arguments": {"a":1,  "other"'),
+    ):
+        matchers = compiler.matchers(
+            EngineRequest(1, (1,), 99, grammar=spec, outputs=(tuple(begun.encode()),), choices=2)
+        )
+        end = b"  }" if spec.type == "json_schema" else b": 1  }}\n</a>"
+        assert matchers[0].consume(list(end))
+        assert matchers[0].complete
+        assert not matchers[1].consume(list(begun.encode()))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from millstream_worker.engine.grammars.grammar_compiler import InvalidGrammar
+from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
 from millstream_worker.engine.grammars.grammar_thread import GrammarThread
 from millstream_worker.engine.protocol.outputs import EngineStats, Refused
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec

@@ -157,8 +157,15 @@ def test_choices_share_a_compiled_grammar_and_follow_it_apart(
 @pytest.mark.parametrize(
     ("grammar", "problem"),
     [
-        (GrammarSpec("json_schema", '{"not": {}}'), r'json_schema: Unimplemented keys: \["not"\]'),
-        (GrammarSpec("json_schema", '{"$ref": "https://example.org/a"}'), "not present in a registry"),
+        (
+            GrammarSpec("json_schema", '{"not": {"format": "uri"}}'),
+            'json_schema: the keyword "not" cannot be kept',
+        ),
+        (GrammarSpec("json_schema", '{"not": {}}'), r"json_schema: no value fits: .* \(at /\); correct it"),
+        (
+            GrammarSpec("json_schema", '{"$ref": "https://example.org/a"}'),
+            "out of the schema, to https://example",
+        ),
         (GrammarSpec("regex", "(a"), "regex: .*regex parse error"),
         (GrammarSpec("grammar", "nonsense"), "Expected ::="),
         (GrammarSpec("json_schema", '{"allOf":' * 60 + "{}" + "}" * 60), "json_schema: "),

@@ -14,7 +14,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from millstream_worker.engine.grammars.lark_pieces import lark_of, without_tokens
 from millstream_worker.engine.grammars.nested_schemas import with_schemas
-from millstream_worker.engine.grammars.unwritable import problem_of_texts
+from millstream_worker.engine.grammars.schemas.unwritable import problem_of_texts
 
 SHORT, LONG = 16 * 1024, 256 * 1024
 MOST_TIMES = 32

@@ -12,10 +12,11 @@ from jsonschema.validators import Draft202012Validator
 from llguidance import LLTokenizer
 
 from millstream.wire.messages.bounds.grammar_schemas import schemas_in
-from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler, InvalidGrammar
+from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler
+from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
 from millstream_worker.engine.grammars.matcher import Matcher
 from millstream_worker.engine.grammars.nested_schemas import Schema, with_schemas
-from millstream_worker.engine.grammars.pattern_characters import UNWRITABLE
+from millstream_worker.engine.grammars.schemas.pattern_characters import UNWRITABLE
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
 TOKENIZER = LLTokenizer("byte")
@@ -182,9 +183,15 @@ def test_no_json_has_escapes_by_code(kind: Any, schema: str, compact: bool, text
 )
 def test_arguments_of_a_call_fit_however_they_are_spelled(parameters: str, free: bool) -> None:
     marks = [["<tool_call>", None], ["</tool_call>", None]]
-    form = {"functions": [["f", parameters]], "many": False, "free": free, "marks": marks}
+    form = {"functions": [["f", parameters, True]], "many": False, "free": free, "marks": marks}
     matcher = compiled(GrammarSpec("tools", json.dumps(form)))
-    for arguments, right in ((ESCAPED, False), ('{"a":1,"b":"x"}', True), ('{"a":"x"}', False)):
+    cases = (
+        (r'{"\u0061": 1}', False),
+        ('{"a": 1}', True),
+        ('{"a": "x"}', False),
+        (r'{"a": 1, "\u0061": 1}', False),
+    )
+    for arguments, right in cases:
         call = f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>'
         assert matcher.copy().consume(list(call.encode())) == right, arguments
 

@@ -18,7 +18,7 @@ from support.commands import invoke
 from support.gateway import Gateway, api_error
 from support.servers.servers import Server
 from support.workers.counting_worker import counted, model_name, serving, until, write_tokenizer
-from support.workers.hand_worker import HandJob, HandWorker
+from support.workers.hand_worker import UNFIT_CALL, HandJob, HandWorker
 
 from millstream import AsyncClient, State
 from millstream.gateway.redis.tenant_keys import TenantKeys
@@ -188,6 +188,27 @@ async def test_a_cancelled_batch_keeps_what_it_has(door: Gateway, worker: HandWo
 
 async def is_told_to_end(job: HandJob) -> bool:
     return (await job.say("x")) == AppendOutcome.CANCELLED
+
+
+async def test_calls_that_do_not_fit_are_in_the_error_file(door: Gateway, worker: HandWorker) -> None:
+    async with door.client() as client:
+        batch = await made(client, LINES[:2])
+        await (await worker.take()).end(last="done")
+        await (await worker.take()).end(last="x", calls_with=UNFIT_CALL)
+        ended = await finished(client, batch.id)
+        assert ended.request_counts is not None
+        assert (ended.status, ended.request_counts.completed, ended.request_counts.failed) == (
+            "completed",
+            1,
+            1,
+        )
+        output, [row] = await files_of(client, ended)
+        assert len(output) == 1
+        assert row["error"]["code"] == "schema_mismatch"
+        assert UNFIT_CALL["schema_error"] in row["error"]["message"]
+        [choice] = row["response"]["body"]["choices"]
+        assert (row["response"]["status_code"], choice["complete"]) == (200, False)
+        assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"a": "x"}'
 
 
 async def test_an_expired_batch_keeps_what_it_has(door: Gateway, worker: HandWorker) -> None:

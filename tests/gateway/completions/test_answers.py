@@ -14,7 +14,7 @@ import pytest
 from support.gateway import HELLO, Gateway, api_error
 from support.servers.servers import Server
 from support.workers.counting_worker import counted, model_name, serving, until, write_tokenizer
-from support.workers.hand_worker import HandWorker, hand_worker
+from support.workers.hand_worker import UNFIT_CALL, HandWorker, hand_worker
 
 from millstream import ErrorInfo, State
 from millstream.wire import calls
@@ -166,6 +166,32 @@ async def test_answers_are_compressed_and_forgotten(door: Gateway, worker: HandW
         await job.end(last="x")
         assert (await waiting).text.endswith("data: [DONE]\n\n")
         await until(lambda: gone(worker, keys.job(job.id), keys.tokens(job.id)))
+
+
+async def test_calls_that_do_not_fit_say_so(door: Gateway, worker: HandWorker) -> None:
+    """In a header where there is still time for one."""
+    why = UNFIT_CALL["schema_error"]
+    async with httpx2.AsyncClient(base_url=door.url) as http:
+        heads = []
+        for ended in (UNFIT_CALL, UNFIT_CALL | {"complete": True, "schema_error": ""}):
+            waiting = await asked(http.post("/v1/chat/completions", json=CHAT))
+            await (await worker.take()).end(last="x", calls_with=ended)
+            answer = await waiting
+            heads.append(answer.headers.get("x-millstream-schema"))
+            [choice] = answer.json()["choices"]
+            assert (choice["complete"], choice.get("schema_error", "")) == (
+                ended["complete"],
+                ended["schema_error"],
+            )
+            [call] = choice["message"]["tool_calls"]
+            assert (choice["finish_reason"], call["function"]["arguments"]) == ("tool_calls", '{"a": "x"}')
+        assert heads == ["partial", None]
+        waiting = await asked(http.post("/v1/chat/completions", json=CHAT | {"stream": True}))
+        await (await worker.take()).end(last="x", calls_with=UNFIT_CALL)
+        chunks = [json.loads(line[6:]) for line in (await waiting).text.split("\n\n") if line[6:7] == "{"]
+        ends = [chunk["choices"][0] for chunk in chunks if chunk["choices"][0]["finish_reason"]]
+        assert [(one["complete"], one["schema_error"]) for one in ends] == [(False, why)]
+        assert not any("schema_error" in one["choices"][0] for one in chunks[:-1])
 
 
 async def gone(worker: HandWorker, *keys: str) -> bool:

@@ -44,6 +44,7 @@ class Answers:
 
     tokens: dict[int, list[int]] = field(default_factory=dict)
     logprobs: dict[int, list[tuple[float, ...]]] = field(default_factory=dict)
+    misfits: dict[int, str] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
     steps: int = 0
 
@@ -66,6 +67,7 @@ def answers(engine: Engine[Any], requests: Iterable[EngineRequest]) -> Answers:
         for index, logprob, _, top in step.logprobs:
             found.logprobs.setdefault(step.handles[index], []).append((logprob, *top))
         found.reasons |= dict(step.finished)
+        found.misfits |= dict(step.misfits)
     engine.check()
     return found
 

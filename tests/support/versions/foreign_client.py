@@ -13,11 +13,12 @@ from millstream import AsyncClient, MillstreamError
 from millstream.client.streaming.events import Transcript
 
 
-async def call(client: AsyncClient, method: str, arguments: dict[str, Any]) -> str:
+async def call(client: AsyncClient, method: str, arguments: dict[str, Any]) -> Any:
     if method == "submit":
         return (await client.submit(**arguments)).id
-    if method == "wait":
-        return (await client.wait(arguments["job_id"], timeout_s=60)).choices[0].text
+    if method in ("wait", "choice"):
+        choice = (await client.wait(arguments["job_id"], timeout_s=60)).choices[0]
+        return choice.text if method == "wait" else choice.model_dump(mode="json")
     transcript = Transcript()
     async for event in client.stream(arguments["job_id"]):
         transcript.add(event)

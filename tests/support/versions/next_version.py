@@ -4,7 +4,8 @@ Its processes run side by side with those of this tree, on the same queues.
 `next_build`: writes message version 6 and takes 1 to 6; every script has another body, and so another SHA1;
 requests, log entries, deltas, results, job hashes, lane entries, heartbeats and metadata have fields that
 this build does not know. `previous_build`: the same versions as this tree, with other script bodies; its
-workers know no digest of their model, and nobody looks for workers that load.
+workers know no digest of their model, nobody looks for workers that load, every tool is strict, and no answer
+says why its calls do not fit.
 
     python -m support.versions.next_version FOLDER --redis-url=… --model=…
 
@@ -44,6 +45,7 @@ _REPLACED = (
 )
 
 _SUPERVISOR = "worker/millstream_worker/engine_link/supervisor.py"
+_MESSAGES = "producer/millstream/wire/messages"
 _EARLIER = (
     (_SUPERVISOR, "self._callbacks.found(model, digest)", 'self._callbacks.found(model, "")'),
     (_SUPERVISOR, "replace(info, fallbacks=fallbacks)", 'replace(info, fallbacks=fallbacks, digest="")'),
@@ -56,6 +58,17 @@ _EARLIER = (
         "producer/millstream/wire/state/heartbeat.py",
         "loading, workers = await _read(redis, shards, ShardKeys.loading, ShardKeys.worker)",
         "loading, workers = list[Heartbeat](), await read_workers(redis, *shards)",
+    ),
+    (f"{_MESSAGES}/tools.py", "from typing import ", "from typing import ClassVar, "),
+    (f"{_MESSAGES}/tools.py", "strict: bool = False", "strict: ClassVar[bool] = True"),
+    (f"{_MESSAGES}/choices.py", "from typing import ", "from typing import ClassVar, "),
+    *(
+        (
+            f"{_MESSAGES}/choices.py",
+            f'schema_error: str = ""\n\n{behind}',
+            f'schema_error: ClassVar[str] = ""\n\n{behind}',
+        )
+        for behind in ("\nclass Delta", "    @property")
     ),
 )
 
@@ -182,6 +195,11 @@ class ForeignClient:
         """The result's text."""
         text: str = await self._ask("wait", job_id=job_id)
         return text
+
+    async def choice(self, job_id: str) -> dict[str, Any]:
+        """The fields of the result's first choice that this build knows."""
+        fields: dict[str, Any] = await self._ask("choice", job_id=job_id)
+        return fields
 
     async def _ask(self, method: str, **arguments: Any) -> Any:
         assert self._process.stdin is not None

@@ -13,9 +13,10 @@ from typing import Any
 
 from millstream.wire.messages.job_messages import ErrorInfo, Request, State
 from millstream.wire.state.queue_info import ModelIdentity
-from support.workers.hand_worker import HandJob, hand_worker
+from support.workers.hand_worker import UNFIT_CALL, HandJob, hand_worker
 
 CUT = "…"  # ends an answer that does not fulfil its request's response format
+UNFIT = "✗"  # ends one whose call of a function does not fit that
 Answer = Callable[[Request], str | ErrorInfo]
 
 
@@ -89,7 +90,8 @@ class Responder:
             await job.end(State.FAILED, error=answer)
         else:
             complete = None if job.request.response_format is None else not answer.endswith(CUT)
-            await job.end(last=answer, complete=complete)
+            calls_with = UNFIT_CALL if answer.endswith(UNFIT) else None
+            await job.end(last=answer, complete=complete, calls_with=calls_with)
 
 
 @contextlib.contextmanager

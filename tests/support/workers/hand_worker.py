@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any
 from uuid import uuid4
 
 import redis
@@ -21,10 +22,18 @@ from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta, FinishR
 from millstream.wire.messages.job_messages import ErrorInfo, Request, Result, State, Usage
 from millstream.wire.messages.record import DELTA
 from millstream.wire.messages.script_replies import AppendOutcome, EndOutcome, LaneEntry
+from millstream.wire.messages.tools import FunctionCall, ToolCall
 from millstream.wire.state.queue_info import ModelIdentity, open_queue, record_worker
 from millstream.wire.versions import TAKEN
 
 TTL_MS = 60_000
+_FUNCTION = FunctionCall(name="get", arguments='{"a": "x"}')
+UNFIT_CALL: dict[str, Any] = {  # of an answer whose call does not fit its function's parameters
+    "finish_reason": "tool_calls",
+    "complete": False,
+    "tool_calls": (ToolCall(id="call_1", function=_FUNCTION),),
+    "schema_error": "the arguments of get do not fit its parameters: $.a: 'x' is too short",
+}
 
 
 class HandJob:
@@ -57,13 +66,17 @@ class HandJob:
         *,
         last: str | None = None,
         complete: bool | None = None,
+        calls_with: Mapping[str, Any] | None = None,
         error: ErrorInfo | None = None,
     ) -> EndOutcome:
-        """Finish; `last` goes with it as its delta. `complete`: as with a response format."""
+        """Finish; `last` goes with it as its delta. `complete`: as with a response format. `calls_with`: what
+        an answer that calls functions has beside its text.
+        """
         whole = "".join(self.said) + (last or "")
         reason: FinishReason | None = None if last is None else "length" if complete is False else "stop"
         ids = tuple(map(ord, whole))
-        choice = Choice(text=whole, token_ids=ids, finish_reason=reason, complete=complete)
+        ended: dict[str, Any] = {"finish_reason": reason, "complete": complete, **(calls_with or {})}
+        choice = Choice(text=whole, token_ids=ids, **ended)
         result = Result(
             state=state,
             choices=(choice,),
@@ -81,7 +94,7 @@ class HandJob:
             state=state,
             result=codec.encode(result),
             seq=self.seq + 1,
-            delta=None if last is None else delta(last, reason, complete),
+            delta=None if last is None else delta(last, **ended),
             ttl_ms=TTL_MS,
         )
         return await calls.run(self.worker.redis, call)
@@ -170,11 +183,9 @@ def serving_thread(url: str, answer: Callable[[Request], Iterable[str]], jobs: i
     return thread
 
 
-def delta(text: str, finish_reason: FinishReason | None = None, complete: bool | None = None) -> bytes:
-    """A delta with one token for each character."""
-    part = ChoiceDelta(
-        text=text, token_ids=tuple(map(ord, text)), finish_reason=finish_reason, complete=complete
-    )
+def delta(text: str, **ended: Any) -> bytes:
+    """A delta with one token for each character. `ended`: the fields of a last one."""
+    part = ChoiceDelta(text=text, token_ids=tuple(map(ord, text)), **ended)
     return codec.encode(Delta(choices=(part,)))
 
 

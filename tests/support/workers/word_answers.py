@@ -11,7 +11,8 @@ from transformers import PreTrainedTokenizerFast
 
 from millstream.wire.messages.response_format import ResponseFormat
 from millstream_worker.engine.brain.batch.noise import row_key, uniform
-from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler, InvalidGrammar
+from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler
+from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
 from millstream_worker.engine.grammars.grammar_trial import GrammarTrial
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 from support.workers.words import END, VOCAB, next_token, tokenizer, tokens_of, vocabulary

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from millstream.client.streaming.merge import missing_deltas
+from millstream.errors import IncompleteAnswer
 from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta
 from millstream.wire.messages.codec import decode, encode
 from millstream.wire.messages.job_messages import Request, Result, read_request
@@ -69,6 +72,17 @@ def test_the_digest_covers_tools_as_they_are_written_and_calls() -> None:
     assert request(tools=[GET], tool_choice={"type": "auto"}).digest() == requests[1].digest()
 
 
+def test_strict_is_not_in_the_digest_and_needs_no_newer_worker() -> None:
+    """Clients have always sent it, and ours dropped it."""
+    strict, free = (request(tools=[GET | {"strict": strict}]) for strict in (True, False))
+    assert strict.digest() == free.digest() == request(tools=[GET]).digest()
+    assert strict.lowest_version() == request(tools=[GET]).lowest_version() == 3
+    again = read_request(encode(strict))
+    assert again.tools is not None
+    assert again.tools[0].strict
+    assert encode(free) == encode(request(tools=[GET]))
+
+
 def test_calls_and_thoughts_of_a_log_are_those_of_the_result() -> None:
     parts = [
         ChoiceDelta(reasoning_content="I "),
@@ -87,6 +101,25 @@ def test_calls_and_thoughts_of_a_log_are_those_of_the_result() -> None:
         assert "".join(one.reasoning_content for one in pieces) == "I think"
         assert "".join(one.text for one in pieces) == "so."
         assert [one.tool_calls for one in pieces if one.finish_reason] == [(CALLED,)]
+
+
+def test_why_calls_do_not_fit_comes_with_the_end() -> None:
+    end: dict[str, Any] = {
+        "finish_reason": "tool_calls", "complete": False, "tool_calls": (CALLED,),
+        "schema_error": "the arguments of get do not fit its parameters: $.a: 1 is not of type 'string'",
+    }  # fmt: skip
+    parts = [ChoiceDelta(text="so"), ChoiceDelta(text=".", **end)]
+    log = [LogEntry(1, seq, "d", encode(Delta(choices=(part,)))) for seq, part in enumerate(parts, 1)]
+    [merged] = merged_choices(log)
+    assert merged == Choice(text="so.", **end)
+    for read in range(2):
+        *_, rest = missing_deltas([merged], [Delta(choices=(part,)) for part in parts[:read]])
+        assert (rest.schema_error, rest.complete) == (end["schema_error"], False)
+    assert missing_deltas([merged], [Delta(choices=(part,)) for part in parts]) == ()
+    again = decode(Result, encode(Result(choices=(merged,))))
+    with pytest.raises(IncompleteAnswer, match=r"no whole answer: the arguments of get do not fit") as caught:
+        again.parse()
+    assert (caught.value.cut_by, caught.value.schema_error) == (None, end["schema_error"])
 
 
 def test_content_is_the_text_beside_the_calls() -> None:

@@ -7,9 +7,13 @@ from typing import Any, Self
 
 from prometheus_client import CollectorRegistry
 from redis.exceptions import ConnectionError, ResponseError
+from support.models.spelling import with_words
+from support.models.tokenizers import build
 from support.workers.jobs import IdleEngine, held_job
+from transformers import PreTrainedTokenizerFast
 
 from millstream.wire.keys import LANES
+from millstream.wire.messages.choices import Choice
 from millstream.wire.messages.job_messages import Request, RequestKind, State, Timing
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.messages.script_replies import AppendOutcome, AppendReply, EndOutcome
@@ -18,17 +22,18 @@ from millstream_worker.delivery.output_processor import OutputProcessor
 from millstream_worker.delivery.reply_handler import ReplyHandler
 from millstream_worker.delivery.write_builder import MOST_BYTES, FlushPolicy, WriteBuilder, size_of
 from millstream_worker.delivery.writer import Writer
-from millstream_worker.engine.protocol.outputs import Compiled, Refused
+from millstream_worker.engine.protocol.outputs import Compiled, EngineStats, Refused, Step
 from millstream_worker.engine.protocol.request import GrammarSpec
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.engine_request import engine_request
-from millstream_worker.jobs.job import Job
-from millstream_worker.jobs.output import ChoiceOutput
+from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.output import ChoiceOutput, ToolCallMode
 from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.watchdog import LoopWatch
+from millstream_worker.text import TextModel
 
 
 def test_the_lane_of_the_entry_overrides_that_of_the_request() -> None:
@@ -65,6 +70,45 @@ def test_a_job_is_known_by_its_first_choice_after_it_ended() -> None:
         (State.RUNNING, None),
         (State.FAILED, ("unreadable_request", None)),
     ]
+
+
+def test_all_equal_jobs_learn_that_their_calls_do_not_fit() -> None:
+    """And no later one: such an answer is not kept."""
+    tokenizer = with_words(build("byte-level"))
+    text = TextModel(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
+    queue = EngineQueue(IdleEngine())
+    table = JobTable(queue)
+    model: Any = SimpleNamespace(
+        get=lambda: SimpleNamespace(info=SimpleNamespace(eos_ids=(tokenizer.token_to_id("<end>"),)))
+    )
+    metrics = Metrics(CollectorRegistry())
+    processor = OutputProcessor(table, queue, ServerClock(), metrics, model, max_result_bytes=10**6)
+    jobs = [held_job(name, cache_key=b"same", phase=Phase.RUNNING) for name in ("leader", "follower")]
+    for job in jobs:
+        calling = ToolCallMode(job.id, "tool_calls")
+        job.rows = [
+            ChoiceOutput(0, text.detokenizer(special=True, calls=True), calling=calling, constrained=True)
+        ]
+        job.grammar = GrammarSpec("tools", "{}")
+        table.take(job)
+    leader, follower = jobs
+    assert queue.followers_of(leader) == [follower]
+    said = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    ids = [*tokenizer.encode(said).ids, tokenizer.token_to_id("<end>")]
+    handle = leader.handle
+    processor.step(Step([handle] * len(ids), ids, [], [], [], EngineStats(), held=[handle]))
+    told = [[row.take() for row in job.rows] for job in jobs]
+    assert [delta["text"] for [delta] in told if delta] == [said] * 2, "the end token is none of it"
+    why = "the arguments of f do not fit its parameters: 'a' is a required property"
+    processor.step(Step([], [], [(handle, "stop")], [], [], EngineStats(), misfits=[(handle, why)]))
+    assert leader.kept_under == b"same", "its end is not told yet"
+    for job in jobs:
+        assert job.state is State.COMPLETED
+        assert job.answer() == table.answer_to(job) == b""
+        [told] = [Choice.model_validate(row.choice()) for row in job.rows]
+        assert (told.complete, told.schema_error, told.finish_reason) == (False, why, "tool_calls")
+        assert [call.function.name for call in told.tool_calls] == ["f"]
+    assert [job.cached for job in jobs] == [False, True]
 
 
 BODY = b"x" * (MOST_BYTES // 4)

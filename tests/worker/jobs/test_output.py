@@ -184,6 +184,54 @@ def test_a_cut_answer_has_no_calls(
     assert told["finish_reason"] == ("stop" if fits else "length")
 
 
+MISFIT = "the arguments of get do not fit its parameters: $.a: 'x' is too short"
+
+
+@given(flushes=st.sets(st.integers(0, 60)), lost=st.integers(0, 2))
+def test_calls_that_do_not_fit_are_there_and_say_so(
+    thinker: tuple[TextModel, Tokenizer], flushes: set[int], lost: int
+) -> None:
+    """Also where an attempt goes on from any part of a log, the end of which it may have."""
+    text, tokenizer = thinker
+    ids = tokenizer.encode(CALLED).ids
+    options: dict[str, Any] = {"constrained": True, "calling": ToolCallMode("0-a", "tool_calls")}
+    first = ChoiceOutput(0, text.detokenizer(calls=True), **options)
+    told = drawn(first, ids, flushes)
+    first.reason, first.fits, first.schema_error = "stop", True, MISFIT
+    told += ended(first)
+    assert ["schema_error" in part for part in told] == [False] * (len(told) - 1) + [True]
+    log = [ChoiceDelta(**part) for part in told[: max(0, len(told) - lost)]]
+    second = ChoiceOutput(0, text.detokenizer(calls=True), **options)
+    second.resume(log)
+    if second.reason is None:
+        second.ids += ids[len(second.ids) :]
+        second.reason, second.fits, second.schema_error = "stop", True, MISFIT
+        log += [ChoiceDelta(**part) for part in ended(second)]
+    whole = Choice.model_validate(second.choice())
+    [merged] = merged_choices([LogEntry(1, 1, "d", encode(Delta(choices=tuple(log))))])
+    assert merged == whole
+    assert (whole.complete, whole.schema_error, whole.finish_reason) == (False, MISFIT, "tool_calls")
+    assert [call.function.arguments for call in whole.tool_calls] == ['{"a": "x"}']
+
+
+@pytest.mark.parametrize("stop", [["</tool"], []])
+def test_a_cut_answer_with_a_call_that_does_not_fit_has_none(
+    thinker: tuple[TextModel, Tokenizer], stop: list[str]
+) -> None:
+    """By a stop string, or by a stop token behind the call."""
+    text, tokenizer = thinker
+    calling = ToolCallMode("0-a", "tool_calls")
+    row = ChoiceOutput(0, text.detokenizer(stop, calls=True), None, calling, bool(stop), True)
+    row.ids += tokenizer.encode(f"{CALLED}\n").ids
+    row.reason, row.fits, row.schema_error = "stop", bool(stop), MISFIT
+    assert row.feed() is bool(stop)
+    told = row.take()
+    assert told is not None
+    assert (told["complete"], told["finish_reason"]) == (False, "stop")
+    assert "schema_error" not in told
+    assert "tool_calls" not in told
+
+
 def test_a_thought_once_logged_as_text_stays_text(
     thinker: tuple[TextModel, Tokenizer],
 ) -> None:

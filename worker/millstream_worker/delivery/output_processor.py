@@ -79,12 +79,15 @@ class OutputProcessor:
                 job, _ = self._queue.rows[handle]
                 job.draft_tokens += drafted
                 job.accepted_draft_tokens += accepted
-        ended = []
+        for handle in step.held:
+            if handle in self._queue.rows:
+                self._hold_end_token(handle)
+        ended, misfits = [], dict(step.misfits)
         for handle, reason in step.finished:
             if handle in self._queue.rows and reason in _FAILURES:
                 self._fail(handle, reason)
             elif handle in self._queue.rows:
-                ended += self._end_row(handle, reason)
+                ended += self._end_row(handle, reason, misfits.get(handle, ""))
         for job, row in watched:
             if row.feed():
                 if self._queue.computes_row(job, row):
@@ -187,15 +190,21 @@ class OutputProcessor:
             top = [given[1].told(*one) for one in zip(top_ids, top_logprobs, strict=True)]
             given[1].add_logprob(encoding.token_logprob(drawn, top))
 
-    def _end_row(self, handle: int, reason: str) -> list[Job]:
-        """Returns the jobs whose choice it was, the leader last."""
+    def _hold_end_token(self, handle: int) -> None:
+        """The last token of a choice, which ends soon, is no text; nor is it in those of its followers."""
+        leader, held = self._queue.rows[handle]
+        for job in (leader, *self._queue.followers_of(leader)):
+            job.rows[held.index].end_token = True
+
+    def _end_row(self, handle: int, reason: str, misfit: str) -> list[Job]:
+        """Returns the jobs whose choice it was, the leader last. `misfit`: why its calls do not fit."""
         leader, ended = self._queue.end_row(handle)
         jobs = [*self._queue.followers_of(leader), leader]
         ends = self._model.get().info.eos_ids + (leader.grammar.ends if leader.grammar else ())
         for row in (job.rows[ended.index] for job in jobs):
             row.reason, row.end_token = _REASONS[reason], reason == "stop"
             whole = row.end_token and row.ids[-1] in ends
-            row.fits = whole or reason == "complete"
+            row.fits, row.schema_error = whole or reason == "complete", misfit
         return jobs
 
     def _fail(self, handle: int, reason: str) -> None:

@@ -117,7 +117,9 @@ def _grammars(info: EngineInfo) -> GrammarThread:
     def vocabulary(ends: tuple[int, ...]) -> LLTokenizer:
         return read_vocabulary(info.tokenizer, info.vocab_size, info.eos_ids + ends)
 
-    return GrammarThread(GrammarCompiler(vocabulary, GrammarTrial().check))
+    trial = GrammarTrial()
+    compiler = GrammarCompiler(vocabulary, trial.check, trial.problem_of_schema)
+    return GrammarThread(compiler, trial.problem_of_instance)
 
 
 def _load(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from millstream_worker.engine.answer_checks import AnswerChecks
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.grammars.grammar_thread import GrammarThread
@@ -60,6 +61,7 @@ class Engine(Generic[H]):
         self._depth = depth
         self._later = later
         self._grammars = grammars
+        self._checks = None if grammars is None else AnswerChecks(grammars)
         self._clock = clock
         self._busy_s = 0.0
         self._steps = 0
@@ -68,7 +70,7 @@ class Engine(Generic[H]):
 
     @property
     def idle(self) -> bool:
-        return not self._in_flight and self.scheduler.idle and not self._grammars
+        return not (self._in_flight or self._grammars or self._checks) and self.scheduler.idle
 
     def add(self, request: EngineRequest) -> Refused | None:
         """Take a request into the waiting rows; a refusal names the field that can never fit. One with a
@@ -92,8 +94,10 @@ class Engine(Generic[H]):
             if isinstance(done.matchers, Refused):
                 reports.append(done.matchers)
                 continue
+            if self._checks is not None:
+                self._checks.watch(done.request, done.matchers)
             self.scheduler.add(done.request, self._clock(), done.matchers)
-            self.scheduler.abort(done.aborted)
+            self.abort(done.aborted)
             reports.append(Compiled(done.request.handle, done.waited_s))
         return reports
 
@@ -106,15 +110,16 @@ class Engine(Generic[H]):
     def abort(self, handles: Iterable[int]) -> None:
         handles = tuple(handles)
         self.scheduler.abort(handles)
-        if self._grammars is not None:
+        if self._grammars is not None and self._checks is not None:
             self._grammars.abort(handles)
+            self._checks.abort(handles)
 
     def step(self) -> Step | None:
         """Launch until `depth` steps are ahead and settle the oldest. None: there was nothing to compute."""
         self._launch_ahead()
         if not self._in_flight:
-            over = self.scheduler.take_finished()
-            return self.report(over) if over else None
+            step = self.report(self.scheduler.take_finished())
+            return step if step.finished else None
         sampled = self.runner.settle(self._in_flight.popleft())
         step = self._counted(self.scheduler.settle(sampled, self._clock()))
         if self._unsampled is not None:
@@ -139,10 +144,14 @@ class Engine(Generic[H]):
         return self._counted(Step([], [], finished or [], [], [], self.scheduler.stats()))
 
     def _counted(self, step: Step) -> Step:
-        """With the statistics of grammars, if there are any."""
-        if self._grammars is None:
+        """With the statistics of grammars, and the ends that they release, if there are any."""
+        if self._grammars is None or self._checks is None:
             return step
-        return step._replace(stats=self._grammars.counted(step.stats))
+        finished, misfits = self._checks.released(step.finished)
+        over = {handle for handle, _ in finished}
+        held = [handle for handle, reason in step.finished if reason == "stop" and handle not in over]
+        stats = self._grammars.counted(step.stats)
+        return step._replace(finished=finished, misfits=misfits, held=held, stats=stats)
 
     def _launch_ahead(self) -> None:
         while len(self._in_flight) <= self._depth:

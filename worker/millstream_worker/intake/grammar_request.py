@@ -74,7 +74,7 @@ def _tools(request: Request, text: TextModel) -> GrammarSpec:
             '(<tool_call>, as Hermes and Qwen); choose "required", a function by its name, or "none"',
         )
     named = request.tool_choice.name if request.calling == "function" and request.tool_choice else None
-    functions = [[one.name, one.parameters] for one in request.tools if named in (None, one.name)]
+    functions = [[one.name, one.parameters, one.strict] for one in request.tools if named in (None, one.name)]
     form = {
         "functions": functions,
         "many": request.parallel_tool_calls and named is None,

@@ -47,6 +47,7 @@ def choice_delta(
     complete: bool | None = None,
     reasoning_content: str = "",
     tool_calls: Sequence[Plain] = (),
+    schema_error: str = "",
 ) -> Plain:
     return _set(
         index=index,
@@ -57,6 +58,7 @@ def choice_delta(
         finish_reason=finish_reason,
         complete=complete,
         tool_calls=tool_calls,
+        schema_error=schema_error,
     )
 
 
@@ -74,6 +76,7 @@ def choice(
     complete: bool | None = None,
     reasoning_content: str = "",
     tool_calls: Sequence[Plain] = (),
+    schema_error: str = "",
 ) -> Plain:
     return _set(
         index=index,
@@ -84,6 +87,7 @@ def choice(
         reasoning_content=reasoning_content,
         complete=complete,
         tool_calls=tool_calls,
+        schema_error=schema_error,
     )
 
 

@@ -304,4 +304,5 @@ def plain(choice: Choice) -> Plain:
         choice.complete,
         choice.reasoning_content,
         [one.model_dump(exclude_defaults=True) for one in choice.tool_calls],
+        choice.schema_error,
     )

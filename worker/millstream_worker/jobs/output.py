@@ -50,6 +50,7 @@ class ChoiceOutput:
     # at its end
     # True if the answer satisfies its grammar; None without one, or for free text beside optional tools
     complete: bool | None = None
+    schema_error: str = ""  # why its calls do not fit
     calls: list[Plain] = field(default_factory=list)
     # the number of ids in each stage
     fed: int = 0  # ids given to the detokenizer
@@ -77,6 +78,7 @@ class ChoiceOutput:
             self.reason = delta.finish_reason or self.reason
             self.complete = delta.complete
             self.calls = [one.model_dump(exclude_defaults=True) for one in delta.tool_calls]
+            self.schema_error = delta.schema_error
         self.fed = self.stable_ids = self.logged = len(self.ids)
         self.finish_logged = self.reason is not None
         if not self.finish_logged:
@@ -182,6 +184,10 @@ class ChoiceOutput:
             ids = (call_id(self.calling.job_id, self.index, place) for place in range(len(found)))
             self.calls = [encoding.tool_call(own, *one) for own, one in zip(ids, found, strict=True)]
             self.reason = self.calling.reason
+        if self.calls and self.schema_error:
+            self.complete = False
+        else:  # a cut answer has no calls of which it could be said
+            self.schema_error = ""
 
     def _piece_end(self, end: int) -> int:
         if self.logprobs is None:
@@ -206,6 +212,7 @@ class ChoiceOutput:
             None if reason is None else self.complete,
             thought,
             () if reason is None else self.calls,
+            "" if reason is None else self.schema_error,
         )
         if chars:
             self.parts.append(text)
@@ -230,6 +237,7 @@ class ChoiceOutput:
             self.complete,
             "".join(self.thoughts),
             self.calls,
+            self.schema_error,
         )
 
     def _look_for_stop(self) -> bool:

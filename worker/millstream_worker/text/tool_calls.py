@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import re
 
 from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
-
-# JSON has no bare line feed in a string: the first end of a call is its own.
-_CALL = re.compile(
-    rf'{CALL_BEGIN}\n\{{"name": "([A-Za-z0-9_.:/-]+)", "arguments": (.*?)\}}\n{CALL_END}', re.DOTALL
-)
+from millstream_worker.engine.grammars.partial import written_calls
 
 
 def calls_in(text: str) -> list[tuple[str, str]]:
     """Returns name and arguments, as JSON text, of each whole call."""
-    return _CALL.findall(text)
+    return written_calls.calls_in(text, CALL_BEGIN, CALL_END)
 
 
 def is_cut(text: str) -> bool:
     """True if the text ends inside a call."""
-    return CALL_BEGIN in _CALL.sub("", text)
+    return CALL_BEGIN in written_calls.without_calls(text, CALL_BEGIN, CALL_END)
 
 
 def call_id(job_id: str, choice: int, place: int) -> str:

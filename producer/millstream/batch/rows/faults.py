@@ -15,6 +15,7 @@ from millstream.wire.messages.validation_errors import BEYOND
 FIRST_LINES = 20  # of a file: if none of them is a JSON object, it is no JSONL
 _FRAMES = 20  # of a traceback, the innermost
 INCOMPLETE_OUTPUT = "incomplete_output"  # of a line whose job has ended with a cut answer
+SCHEMA_MISMATCH = "schema_mismatch"  # of one whose calls do not fit the functions' parameters
 
 
 class FaultCode(StrEnum):

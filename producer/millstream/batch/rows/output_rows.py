@@ -7,9 +7,9 @@ from typing import Any
 
 from millstream.batch.rows import row_digests
 from millstream.batch.rows.batch_lines import BatchLine, BatchRow
-from millstream.batch.rows.faults import INCOMPLETE_OUTPUT, FaultCode, LineFault
+from millstream.batch.rows.faults import INCOMPLETE_OUTPUT, SCHEMA_MISMATCH, FaultCode, LineFault
 from millstream.errors import InvalidRequest, JobCancelled, JobError, JobExpired, JobFailed, MillstreamError
-from millstream.openai.answer_body import answer_body, reused_body
+from millstream.openai.answer_body import answer_body, reused_body, schema_error_of
 from millstream.openai.api_error import ApiError, api_error
 from millstream.wire.messages.job_messages import Result
 
@@ -50,6 +50,12 @@ def incomplete_row(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]
         "or a stop string; allow more tokens, and try it with --retry-incomplete"
     )
     return _error_row(row, _response(row, job_id, result), INCOMPLETE_OUTPUT, message, None)
+
+
+def mismatch_row(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]:
+    """The row of a completed job with calls that do not fit; its response has them."""
+    message = f"line {row.line}: {schema_error_of(result)}; the call is in the response, try it again"
+    return _error_row(row, _response(row, job_id, result), SCHEMA_MISMATCH, message, None)
 
 
 def _response(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]:

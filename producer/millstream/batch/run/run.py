@@ -25,6 +25,7 @@ from millstream.batch.rows.output_rows import (
     fault_row,
     incomplete_row,
     is_incomplete,
+    mismatch_row,
     refusal_row,
     reused_row,
 )
@@ -45,7 +46,7 @@ from millstream.errors import (
     NotFound,
     QueueFull,
 )
-from millstream.openai.answer_body import first_text
+from millstream.openai.answer_body import first_text, schema_error_of
 from millstream.wire.messages.job_messages import Result
 
 CHUNK_ROWS = 256  # sent in one round trip, waited for together
@@ -271,6 +272,8 @@ class BatchRun:
         self.clock.tick(work)
         if isinstance(end, JobError):
             self._give_up(row, failure_row(row, end.job_id, end))
+        elif schema_error_of(end):
+            self._give_up(row, mismatch_row(row, job_id, end))
         elif is_incomplete(end):
             self._give_up(row, incomplete_row(row, job_id, end))
             self.tally.incomplete += 1

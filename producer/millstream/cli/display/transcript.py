@@ -31,7 +31,7 @@ class Follower:
         self._as_json = as_json
         self._transcript = Transcript()
         self._whole = cursor is None  # the text is seen from its start
-        self._cut = False  # a choice is not what its response format asks for
+        self._flaw = ""  # why a choice is not what its format or tools ask for
         self._thought = False  # there was one
 
     async def follow(self, client: AsyncClient) -> None:
@@ -51,18 +51,18 @@ class Follower:
             case TokenEvent():
                 self._show_thought(event.reasoning_content)
                 _write(event.text)
-                self._cut |= _is_cut(event.choices)
+                self._flaw = self._flaw or _flaw_of(event.choices)
             case RewindEvent():
                 _write("\n")
                 warn("the server has lost the latest tokens; the text is printed again from its start")
                 _write(self._transcript.text())
-                self._cut = False
+                self._flaw = ""
             case EndEvent():
                 _write("\n")
                 if self._whole and event.state is State.COMPLETED and not self._transcript.text():
                     warn(THOUGHT if self._thought else EMPTY)
-                elif self._cut:
-                    warn(CUT)
+                elif self._flaw:
+                    warn(self._flaw)
 
     def _show_thought(self, text: str) -> None:
         """For people only: it is not part of the answer, which a pipe takes."""
@@ -83,12 +83,14 @@ def print_result(job_id: str, result: Result, *, as_json: bool) -> None:
         _write(f"{choice.text}\n")
     if not any(choice.text for choice in result.choices):
         warn(THOUGHT if any(choice.reasoning_content for choice in result.choices) else EMPTY)
-    elif _is_cut(result.choices):
-        warn(CUT)
+    elif flaw := _flaw_of(result.choices):
+        warn(flaw)
 
 
-def _is_cut(choices: Iterable[Choice | ChoiceDelta]) -> bool:
-    return any(choice.complete is False for choice in choices)
+def _flaw_of(choices: Iterable[Choice | ChoiceDelta]) -> str:
+    """Returns what to say of the first choice that is known not to be whole; empty without one."""
+    flawed = next((choice for choice in choices if choice.complete is False), None)
+    return "" if flawed is None else flawed.schema_error or CUT
 
 
 def _write(text: str) -> None:

@@ -33,6 +33,7 @@ def _missing(choice: Choice, parts: Sequence[ChoiceDelta]) -> ChoiceDelta | None
         finish_reason=None if finished else choice.finish_reason,
         complete=None if finished else choice.complete,
         tool_calls=() if finished else choice.tool_calls,
+        schema_error="" if finished else choice.schema_error,
     )
     new = delta.text or delta.reasoning_content or delta.token_ids or delta.finish_reason
     return delta if new else None

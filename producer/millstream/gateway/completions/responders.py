@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from typing import NamedTuple
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Send
@@ -23,7 +24,7 @@ from millstream.gateway.cpu_executor import UnexpectedError
 from millstream.gateway.http.client_disconnect import until_disconnect
 from millstream.gateway.http.event_stream import DONE, EventStream, event
 from millstream.gateway.http.request_context import RequestContext
-from millstream.openai.answer_body import answer_body, answer_id
+from millstream.openai.answer_body import answer_body, answer_id, schema_error_of
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.api_error import NO_RETRY, ApiError, api_error, failure
 from millstream.openai.chunks import Chunks
@@ -56,7 +57,7 @@ class WholeResponder(Responder):
         except UnexpectedError as error:
             message = f"reading the stored answer {error}"
             raise ApiError(500, message, "unreadable", headers=NO_RETRY) from None
-        if not isinstance(body, bytes):
+        if not isinstance(body, WholeBody):
             raise body
         await self._send_json(body)
 
@@ -73,17 +74,22 @@ class WholeResponder(Responder):
                 found[job_id] = end
         return [found[job_id] for job_id in job.ids]
 
-    async def _send_json(self, body: bytes) -> None:
-        response = Response(body, media_type="application/json")
+    async def _send_json(self, body: WholeBody) -> None:
+        response = Response(body.data, media_type="application/json", headers=body.headers)
         await self._send(
             {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
         )
         await self._send({"type": "http.response.body", "body": response.body})
 
 
+class WholeBody(NamedTuple):
+    data: bytes
+    headers: dict[str, str]
+
+
 def whole_body(
     job_ids: Sequence[str], ends: Sequence[EndedJob], endpoint: ApiEndpoint, named: Mapping[str, str | None]
-) -> bytes | MillstreamError | ApiError:
+) -> WholeBody | MillstreamError | ApiError:
     """The response to a request of these jobs, or the error of one without the partial result."""
     results = []
     for ended in ends:
@@ -94,8 +100,10 @@ def whole_body(
         if not isinstance(end, Result):
             return _error_of(end, job_ids.index(ended.record.job_id), len(job_ids))
         results.append(end)
-    body = answer_body(endpoint, job_ids[0], joined_result(results))
-    return bytes(JSONResponse(body | dict(named)).body)
+    result = joined_result(results)
+    body = answer_body(endpoint, job_ids[0], result)
+    headers = {"x-millstream-schema": "partial"} if schema_error_of(result) else {}
+    return WholeBody(bytes(JSONResponse(body | dict(named)).body), headers)
 
 
 def _error_of(end: JobError, place: int, prompts: int) -> JobError | ApiError:

@@ -39,7 +39,7 @@ class TokenLogprob(TopLogprob):
 
 class ChoiceDelta(Message):
     """New tokens of one choice. `text` may lag the ids: incomplete UTF-8 and possible stop strings wait.
-    `reasoning_content` comes before any text. The last three fields are of its last delta.
+    `reasoning_content` comes before any text. The fields from `finish_reason` on are of its last delta.
     """
 
     index: Number = 0
@@ -50,6 +50,7 @@ class ChoiceDelta(Message):
     finish_reason: FinishReason | None = None
     complete: bool | None = None
     tool_calls: tuple[ToolCall, ...] = ()
+    schema_error: str = ""
 
 
 class Delta(Message):
@@ -60,8 +61,8 @@ class Delta(Message):
 
 class Choice(Message):
     """`complete` is True if the answer is whole by its response format or as calls of tools; False: it was
-    cut by max_tokens, the end of the context or a stop string. None: it has no format, or did not come to
-    its end.
+    cut by max_tokens, the end of the context or a stop string, or has calls that do not fit the functions'
+    parameters: `schema_error` says why then. None: it has no format, or did not come to its end.
 
     `text` is the answer as the model wrote it, also where it is calls of tools; `content` is what it says
     beside them. `reasoning_content` is its thought before the answer.
@@ -75,6 +76,7 @@ class Choice(Message):
     reasoning_content: str = ""
     complete: bool | None = None
     tool_calls: tuple[ToolCall, ...] = ()
+    schema_error: str = ""
 
     @property
     def content(self) -> str | None:
@@ -96,6 +98,7 @@ class Choice(Message):
         a grammar), or nothing that the model takes.
         """
         if not self.complete:
-            cut_by = None if self.complete is None else self.finish_reason
-            raise IncompleteAnswer(self.index, self.text, cut_by)
+            was_cut = self.complete is False and not self.schema_error
+            cut_by = self.finish_reason if was_cut else None
+            raise IncompleteAnswer(self.index, self.text, cut_by, self.schema_error)
         return json.loads(self.text) if model is None else model.model_validate_json(self.text)

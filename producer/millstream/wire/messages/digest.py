@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 def digest_of(request: Request) -> str:
     """Equal for equal submissions: covers the input, its rendering, the answer's format, the tools, and the
     sampling fields that were set explicitly. What a request does not have is not in it, so that digests stay
-    what they were when a later version adds fields.
+    what they were when a later version adds fields; nor is `strict`, which clients have always sent and older
+    ones of ours dropped.
     """
     canonical: dict[str, object] = {
         "prompt": request.prompt,
@@ -26,7 +27,9 @@ def digest_of(request: Request) -> str:
     if request.response_format is not None:
         canonical["response_format"] = request.response_format.model_dump(exclude_defaults=True)
     if request.tools is not None:
-        canonical["tools"] = [tool.model_dump(exclude_defaults=True) for tool in request.tools]
+        canonical["tools"] = [
+            tool.model_dump(exclude_defaults=True, exclude={"strict"}) for tool in request.tools
+        ]
         chosen = request.tool_choice.name if request.tool_choice else ""
         canonical["tool_choice"] = [request.calling, chosen, request.parallel_tool_calls]
     if request.kind != "answer":

@@ -186,6 +186,7 @@ class _Merged:
             reasoning_content="".join(delta.reasoning_content for delta in self.deltas),
             complete=self.deltas[-1].complete,
             tool_calls=self.deltas[-1].tool_calls,
+            schema_error=self.deltas[-1].schema_error,
         )
 
 

@@ -27,11 +27,14 @@ _EARLY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # all that workers took before
 
 
 class Tool(Message):
-    """A function. `parameters` is the JSON text of a schema of type object; empty: it takes none."""
+    """A function. `parameters` is the JSON text of a schema of type object; empty: it takes none. `strict`:
+    the request is refused if no grammar keeps all of that; else a call may turn out not to fit, and says so.
+    """
 
     name: ToolName
     description: Annotated[str, StringConstraints(max_length=MAX_BYTES)] = ""
     parameters: Annotated[str, StringConstraints(max_length=MAX_BYTES)] = ""
+    strict: bool = False
 
     @model_validator(mode="after")
     def _is_an_object(self) -> Self:

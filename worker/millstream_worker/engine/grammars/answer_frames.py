@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from millstream_worker.engine.protocol.request import GrammarSpec
 
 Part = dict[str, Any]  # one of llguidance's grammars: the first is the start, others are called by their name
-SchemaGrammar = Callable[[str], str]  # of a JSON schema, in llguidance's form
 
 _ANY_TEXT = "/(?s:.*)/"
 
@@ -28,18 +27,19 @@ def with_thought(grammar: str, spec: GrammarSpec) -> str:
     return joined([_lark(lines), first | {"name": "answer"}, *others])
 
 
-def tools_grammar(spec: GrammarSpec, schema: SchemaGrammar) -> str:
+def tools_grammar(spec: GrammarSpec, arguments: Sequence[str]) -> str:
     """Writes one or more calls of the functions in the spec's text (see `intake/grammar_request.py`); where
-    it is `free`, with any text around them, or none.
+    it is `free`, with any text around them, or none. `arguments`: the grammar of each function's, in
+    llguidance's form.
     """
     form = json.loads(spec.text)
     parts = []
-    for place, (_, parameters) in enumerate(form["functions"]):
-        [arguments] = parts_of(schema(object_schema(parameters)))
-        parts.append(arguments | {"name": f"arguments_{place}"})
+    for place, grammar in enumerate(arguments):
+        [part] = parts_of(grammar)
+        parts.append(part | {"name": f"arguments_{place}"})
     functions = [
         f"{json.dumps(name + _QUOTED)} @arguments_{place}"
-        for place, (name, _) in enumerate(form["functions"])
+        for place, (name, *_) in enumerate(form["functions"])
     ]
     begin, end = (json.dumps(text) if token is None else f"<[{token}]>" for text, token in form["marks"])
     lines = _free(begin, form) if form["free"] else _forced(begin, form)
@@ -48,12 +48,6 @@ def tools_grammar(spec: GrammarSpec, schema: SchemaGrammar) -> str:
 
 
 _QUOTED = '", "arguments": '  # between the name of a function and its arguments
-
-
-def object_schema(parameters: str) -> str:
-    """The schema of a function's arguments, which are an object even where it does not say so."""
-    schema = json.loads(parameters) if parameters else {"properties": {}, "additionalProperties": False}
-    return json.dumps({"type": "object"} | schema if isinstance(schema, dict) else {"type": "object"})
 
 
 def parts_of(grammar: str) -> list[Part]:

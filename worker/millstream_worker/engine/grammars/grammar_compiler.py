@@ -5,41 +5,28 @@ from __future__ import annotations
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
-import llguidance
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from millstream_worker.engine.grammars.answer_frames import (
-    joined,
-    object_schema,
-    of_lark,
-    parts_of,
-    tools_grammar,
-    with_thought,
-)
-from millstream_worker.engine.grammars.grammar_fault import place_of, reason_of
-from millstream_worker.engine.grammars.lark_pieces import lark_of, without_tokens
+from millstream_worker.engine.grammars.answer_frames import joined, parts_of
+from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar, path_of, pointer_of, reason_of
+from millstream_worker.engine.grammars.lark_pieces import without_tokens
 from millstream_worker.engine.grammars.matcher import Matcher
-from millstream_worker.engine.grammars.nested_schemas import Schema, with_schemas
-from millstream_worker.engine.grammars.unwritable import ESCAPES, problem_of_texts
+from millstream_worker.engine.grammars.partial.best_effort import Arguments, BestEffort, parameters_of
+from millstream_worker.engine.grammars.partial.partial_calls import PartialCalls
+from millstream_worker.engine.grammars.schemas.instance_check import problem_of_schema
+from millstream_worker.engine.grammars.schemas.subschemas import Schema
+from millstream_worker.engine.grammars.spec_grammar import EARLIER_WHITESPACE, grammar_of, schema_grammar
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
 T = TypeVar("T")
 Ends = tuple[int, ...]  # token ids
-WHITESPACE = r"[ \n]{1,20}"  # between JSON's tokens: models without a bound repeat it up to max_tokens
 MOST_KEPT = 64  # compiled grammars
-SEARCH_S = 2.0  # from the begin of a compilation: for the place in a schema that is at fault
+SEARCH_S = 2.0  # for the place in a schema that is at fault
 SEARCH_CPU_S = 1.0  # for the function at fault; one more may begin within it
-_JSON = {"json_schema", "json_object"}
-_ANY_OBJECT = '{"type": "object"}'
-_ANYTHING = "{}"
-
-
-class InvalidGrammar(ValueError):
-    """The grammar cannot be used; the message says why."""
 
 
 class GrammarCompiler:
@@ -47,11 +34,17 @@ class GrammarCompiler:
     `tokenizer`: makes the model's, whose texts may also end by the tokens given, when the first grammar with
     these comes; takes seconds, even if there can be none.
     `check`: raises InvalidGrammar for one that must not be compiled here; returns the CPU seconds that this
-    took. All in one thread."""
+    took. `validate`: returns why nothing can be validated by a JSON schema. All in one thread."""
 
-    def __init__(self, tokenizer: Callable[[Ends], LLTokenizer], check: Callable[[str], float]) -> None:
+    def __init__(
+        self,
+        tokenizer: Callable[[Ends], LLTokenizer],
+        check: Callable[[str], float],
+        validate: Callable[[str], str] = problem_of_schema,
+    ) -> None:
         self._make_tokenizer = tokenizer
         self._check = check
+        self._validate = validate
         self._tokenizers: dict[Ends, LLTokenizer | InvalidGrammar] = {}  # of prompts, and of chats
         self._compiled: OrderedDict[GrammarSpec, Matcher | InvalidGrammar] = OrderedDict()
         self.compiled_total = 0
@@ -60,17 +53,22 @@ class GrammarCompiler:
     def matchers(self, request: EngineRequest) -> dict[int, Matcher]:
         """By choice that is not done, at the end of the output of earlier attempts. Raises InvalidGrammar."""
         assert request.grammar is not None, "a request without a grammar"
-        compiled = self._compile(request.grammar)
+        spec, compiled = request.grammar, self._compile(request.grammar)
         choices = [choice for choice in range(request.choices) if choice not in request.done]
-        matchers = {choice: compiled.copy() for choice in choices}
-        for choice, matcher in matchers.items():
-            earlier = request.outputs[choice] if choice < len(request.outputs) else ()
-            if not matcher.consume(earlier):
-                raise InvalidGrammar(
-                    f"choice {choice} does not fit after {len(earlier)} tokens of an earlier attempt, which "
-                    "another version of the worker or of llguidance allowed; submit the request again"
-                )
-        return matchers
+        return {choice: self._matcher(request, spec, compiled, choice) for choice in choices}
+
+    def _matcher(self, request: EngineRequest, spec: GrammarSpec, compiled: Matcher, choice: int) -> Matcher:
+        matcher = compiled.copy()
+        earlier = request.outputs[choice] if choice < len(request.outputs) else ()
+        if matcher.consume(earlier):
+            return matcher
+        if spec.whitespace_pattern is None and not spec.compact:
+            spec = replace(spec, whitespace_pattern=EARLIER_WHITESPACE)
+            return self._matcher(request, spec, self._compile(spec), choice)
+        raise InvalidGrammar(
+            f"choice {choice} does not fit after {len(earlier)} tokens of an earlier attempt, which "
+            "another version of the worker or of llguidance allowed; submit the request again"
+        )
 
     def _compile(self, spec: GrammarSpec) -> Matcher:
         known = self._compiled.get(spec)
@@ -88,17 +86,34 @@ class GrammarCompiler:
         if spec.ends not in self._tokenizers:
             self._tokenizers[spec.ends] = _or_reason(lambda: self._make_tokenizer(spec.ends))
         tokenizer = _unless_invalid(self._tokenizers[spec.ends])
-        end_s = time.monotonic() + SEARCH_S
+        partial: dict[str, str] = {}
         try:
-            grammar = with_thought(_grammar(spec), spec)
-            self._check(_without_tokens(grammar))
+            try:
+                grammar = self._checked(spec)
+            except InvalidGrammar:
+                if spec.type != "tools":
+                    raise
+                effort = BestEffort(lambda *schema: self._check_schema(spec, *schema), self._validate)
+                grammar = self._checked(spec, effort.arguments_of(json.loads(spec.text)["functions"]))
+                partial = effort.partial
         except InvalidGrammar as error:
             reason = reason_of(str(error))
-            raise InvalidGrammar(reason + self._place_at_fault(spec, reason, end_s)) from None
+            searched = "(the parameters of " not in reason
+            place = self._place_at_fault(spec, reason, time.monotonic() + SEARCH_S) if searched else ""
+            raise InvalidGrammar(reason + place) from None
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
         if matcher.is_error():
             raise InvalidGrammar(reason_of(matcher.get_error()))
-        return Matcher(matcher)
+        return Matcher(matcher, PartialCalls(partial, spec, tokenizer) if partial else None)
+
+    def _checked(self, spec: GrammarSpec, arguments: Sequence[Arguments] | None = None) -> str:
+        grammar = grammar_of(spec, arguments)
+        self._check(_without_tokens(grammar))
+        return grammar
+
+    def _check_schema(self, spec: GrammarSpec, schema: Schema, lenient: bool = False) -> float:
+        """Raises ValueError."""
+        return self._check(schema_grammar(spec, schema, lenient=lenient))
 
     def _place_at_fault(self, spec: GrammarSpec, reason: str, end_s: float) -> str:
         """The place in a schema, to be named in an error; that of an unwritable text is in the reason."""
@@ -110,29 +125,34 @@ class GrammarCompiler:
         return f" (at {place})" if place else ""
 
     def _place(self, spec: GrammarSpec, schema: Schema, reason: str, end_s: float) -> str:
+        """The place of the smallest part with this fault; empty if there is no time to find it."""
+
         def fails(part: Schema) -> bool:
             if time.monotonic() > end_s:
                 return False
             try:
-                self._check(_schema_grammar(spec, json.dumps(part)))
+                self._check_schema(spec, part)
             except (ValueError, RecursionError) as error:
                 return reason_of(str(error)) == reason
             return False
 
-        return place_of(schema, fails)
+        place = pointer_of(path_of(schema, fails))
+        return place if time.monotonic() <= end_s else ""
 
     def _function_at_fault(self, spec: GrammarSpec, end_s: float) -> str:
         """The first function whose parameters cannot be compiled by themselves, to be named in an error. The
         search has one bound for all of them: other requests wait.
         """
         used_s = 0.0
-        for name, parameters in json.loads(spec.text)["functions"]:
+        for name, parameters, strict in json.loads(spec.text)["functions"]:
+            if not strict:
+                continue
             if used_s > SEARCH_CPU_S:
                 return f" (at fault is none of the functions before {name}; the others were not tried)"
+            schema = parameters_of(parameters)
             try:
-                used_s += self._check(_schema_grammar(spec, object_schema(parameters)))
+                used_s += self._check_schema(spec, schema)
             except InvalidGrammar as error:
-                schema = json.loads(object_schema(parameters))
                 place = self._place(spec, schema, reason_of(str(error)), end_s)
                 return f" (the parameters of {name}{f', at {place}' if place else ''})"
         return ""
@@ -171,47 +191,3 @@ def _unless_invalid(made: T | InvalidGrammar) -> T:
     if isinstance(made, InvalidGrammar):
         raise InvalidGrammar(str(made))
     return made
-
-
-def _grammar(spec: GrammarSpec) -> str:
-    """In llguidance's own form. Raises InvalidGrammar."""
-    try:
-        if spec.type == "tools":
-            return tools_grammar(spec, partial(_schema_grammar, spec))
-        if spec.type in _JSON:
-            text = spec.text if spec.type == "json_schema" else _ANY_OBJECT
-            text = _ANYTHING if text.strip() == "true" else text  # which llguidance takes only inside others
-            return _schema_grammar(spec, text)
-        if spec.type == "choice":
-            return of_lark(_choice(json.loads(spec.text)))
-        if spec.type == "grammar":
-            return of_lark(with_schemas(lark_of(spec.text), _with_one_spelling))
-        return llguidance.grammar_from(spec.type, spec.text)  # type: ignore[arg-type]
-    except (ValueError, RecursionError) as error:
-        raise InvalidGrammar(reason_of(str(error))) from error
-
-
-def _choice(texts: list[str]) -> str:
-    """One of the texts, as a single terminal: each as its own would be too many from about 1,000 on."""
-    return f"start: TEXT\nTEXT: {' | '.join(map(json.dumps, texts))}"
-
-
-def _schema_grammar(spec: GrammarSpec, schema: str) -> str:
-    made = _with_one_spelling(json.loads(schema))
-    return LLMatcher.grammar_from_json_schema(json.dumps(made), overrides=_json_options(spec))
-
-
-def _json_options(spec: GrammarSpec) -> Any:
-    if spec.compact:
-        return {"whitespace_flexible": False, "lenient": False}
-    return {"whitespace_pattern": spec.whitespace_pattern or WHITESPACE, "lenient": False}
-
-
-def _with_one_spelling(schema: Schema) -> Schema:
-    """Returns the schema with escapes by code barred, so that each name has one spelling. Every schema passes
-    here. Raises InvalidGrammar for one that requires a character which then cannot be written."""
-    if problem := problem_of_texts(schema):
-        raise InvalidGrammar(problem)
-    own = schema.get("x-guidance")
-    options = own if isinstance(own, dict) else {}
-    return schema | {"x-guidance": options | {"json_allowed_escapes": ESCAPES}}

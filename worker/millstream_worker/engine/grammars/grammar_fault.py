@@ -6,18 +6,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
 
-Schema = dict[str, Any]
+from millstream_worker.engine.grammars.schemas.refusals import reworded
+from millstream_worker.engine.grammars.schemas.subschemas import SHARED, Path, Schema, subschemas
 
 _LONGEST = 500
 _OF_PATTERN = re.compile(
     r"regex parse error:\n\s*(?P<pattern>[^\n]*)\n.*?error: (?P<reason>[^\n]*)", re.DOTALL
 )
-_SHARED = ("$defs", "definitions")  # first: a fault is where it is written, not where it is referred to
-_BY_NAME = (*_SHARED, "properties", "patternProperties")
-_LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")
-_SINGLE = ("items", "additionalProperties")
+
+
+class InvalidGrammar(ValueError):
+    """The grammar cannot be used; the message says why."""
 
 
 def reason_of(error: str) -> str:
@@ -25,28 +25,25 @@ def reason_of(error: str) -> str:
     first = (error.strip() or "it cannot be compiled").splitlines()[0]
     found = _OF_PATTERN.search(error)
     if found is None:
-        return first[:_LONGEST]
+        return reworded(first)[:_LONGEST]
     return f"{first[:200].removesuffix(':')} in {found['pattern']!r:.100}: {found['reason']:.200}"
 
 
-def place_of(schema: Schema, fails: Callable[[Schema], bool]) -> str:
+def path_of(schema: Schema, fails: Callable[[Schema], bool]) -> Path:
     """Returns the path of the smallest part that fails by itself, beside the definitions of the whole."""
-    path, part = "", schema
-    shared = {name: schema[name] for name in _SHARED if name in schema}
+    path: Path = ()
+    part = schema
+    shared = {name: schema[name] for name in SHARED if name in schema}
     while found := next((one for one in _parts(part) if fails(shared | one[1])), None):
-        name, part = found
-        path = f"{path}/{name}"[-200:]
+        names, part = found
+        path += names
     return path
 
 
-def _parts(schema: Schema) -> Iterator[tuple[str, Schema]]:
-    """Yields the schemas in this one that are objects."""
-    for keyword in (*_BY_NAME, *_LISTS, *_SINGLE):
-        value = schema.get(keyword)
-        if keyword in _BY_NAME and isinstance(value, dict):
-            inner = [(f"{keyword}/{name!s:.40}", one) for name, one in value.items()]
-        elif keyword in _LISTS and isinstance(value, list):
-            inner = [(f"{keyword}/{place}", one) for place, one in enumerate(value)]
-        else:
-            inner = [(keyword, value)] if keyword in _SINGLE else []
-        yield from ((name, one) for name, one in inner if isinstance(one, dict))
+def pointer_of(path: Path) -> str:
+    """Returns the path as people read it, shortened where it is long."""
+    return "".join(f"/{name!s:.40}" for name in path)[-200:] or "/"
+
+
+def _parts(schema: Schema) -> Iterator[tuple[Path, Schema]]:
+    return ((path, part) for path, part in subschemas(schema) if isinstance(part, dict))

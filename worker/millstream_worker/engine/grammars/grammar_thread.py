@@ -1,20 +1,24 @@
-"""Compiles grammars, and follows them through earlier output, on a thread of its own: a large one takes a
-second, in which the batch goes on."""
+"""Compiles grammars, follows them through earlier output, and checks answers that they keep in part, on a
+thread of its own: a large one takes a second, in which the batch goes on."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from queue import Empty, PriorityQueue, SimpleQueue
 
-from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler, InvalidGrammar
+from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler
+from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
 from millstream_worker.engine.grammars.matcher import Matcher
+from millstream_worker.engine.grammars.schemas.instance_check import problem_of_instance
+from millstream_worker.engine.grammars.schemas.refusals import remedy_of
 from millstream_worker.engine.protocol.outputs import EngineStats, Refused
 from millstream_worker.engine.protocol.request import EngineRequest
 
@@ -39,9 +43,14 @@ class GrammarThread:
     """Requests go in by `put`, one by one, and come out by `take` with their matchers: those of a higher lane
     first, in a lane the tenants in turn, and otherwise in the same order."""
 
-    def __init__(self, compiler: GrammarCompiler) -> None:
+    def __init__(
+        self, compiler: GrammarCompiler, check: Callable[[str, str], str] = problem_of_instance
+    ) -> None:
+        """`check`: returns why an instance does not fit a JSON schema, in bounded time."""
         self._compiler = compiler
-        self._given: PriorityQueue[tuple[int, int, int, EngineRequest]] = PriorityQueue()  # with its place
+        self._check = check
+        self._given: PriorityQueue[tuple[int, int, int, EngineRequest | _Answer]] = PriorityQueue()
+        self._answers: SimpleQueue[tuple[int, str]] = SimpleQueue()
         self._turns = _Turns()
         self._numbers = count()
         self._done: SimpleQueue[tuple[EngineRequest, Result]] = SimpleQueue()
@@ -63,6 +72,19 @@ class GrammarThread:
         if self._thread is None:
             self._thread = threading.Thread(target=self._compile, name="grammars", daemon=True)
             _start(self._thread)
+
+    def put_answer(self, handle: int, request: EngineRequest, matcher: Matcher) -> None:
+        """A whole answer of a request, to be checked. The thread runs: it made the matcher."""
+        turn = self._turns.next_of(request.priority, request.tenant)
+        self._given.put((request.priority, turn, next(self._numbers), _Answer(handle, matcher)))
+
+    def take_answers(self) -> list[tuple[int, str]]:
+        """Returns the handles of checked answers, each with why it does not fit; empty if it does."""
+        taken = []
+        with contextlib.suppress(Empty):
+            while True:
+                taken.append(self._answers.get_nowait())
+        return taken
 
     def abort(self, handles: Iterable[int]) -> None:
         """Mark these rows as aborted; unknown handles are ignored."""
@@ -98,11 +120,21 @@ class GrammarThread:
         while True:
             lane, turn, _, request = self._given.get()
             self._turns.begun[lane] = turn
+            if isinstance(request, _Answer):
+                self._answers.put((request.handle, self._problem(request)))
+                continue
             unwanted = _handles(request) <= self._aborted
             began = time.monotonic()
             result = {} if unwanted else self._result(request)
             self._busy_s += time.monotonic() - began
             self._done.put((request, result))
+
+    def _problem(self, answer: _Answer) -> str:
+        assert answer.matcher.partial is not None, "it is checked for that"
+        try:
+            return answer.matcher.partial.problem(answer.matcher.output, self._check)
+        except BaseException as error:  # noqa: BLE001 - panics, too: no answer is lost, or whole unchecked
+            return f"they cannot be checked: {error!r:.200}"
 
     def _result(self, request: EngineRequest) -> Result:
         assert request.grammar is not None, "a request without a grammar"
@@ -110,10 +142,16 @@ class GrammarThread:
         try:
             return self._compiler.matchers(request)
         except (InvalidGrammar, RecursionError, OverflowError) as error:
-            return Refused(request.handle, grammar.field, f"{grammar.type}: {error}; change it")
+            return Refused(request.handle, grammar.field, f"{grammar.type}: {error}; {remedy_of(str(error))}")
         except BaseException as error:  # noqa: BLE001 - panics, too: no request is lost
             trace = "".join(traceback.format_tb(error.__traceback__, -_FRAMES))
             return Refused(request.handle, grammar.field, type(error).__name__, trace)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    handle: int
+    matcher: Matcher
 
 
 class _Turns:

@@ -1,16 +1,18 @@
 """Compiles each new grammar in a small process first: a few lines can take unbounded time or memory, or
 overflow the compiler's stack. No limit of llguidance's prevents that; it would end the engine or block its
-thread.
+thread. What validates arguments by a JSON schema has no limits either, and runs there, too.
 
     python -m millstream_worker.engine.grammars.grammar_trial    the process: it ends with its input
 
-Both ways, a message is 4 bytes of length (big-endian) and UTF-8: a grammar in llguidance's form; the CPU
-seconds that it took, a space, and what is wrong with it, or nothing.
+Both ways, a message is 4 bytes of length (big-endian) and UTF-8: a grammar in llguidance's form, or a list of
+a JSON schema and an instance or null, as texts; the CPU seconds that it took, a space, and what is wrong with
+it, or nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import resource
 import signal
 import subprocess
@@ -24,8 +26,15 @@ from typing import IO
 
 from llguidance import LLMatcher, LLTokenizer
 
-from millstream_worker.engine.grammars.grammar_compiler import InvalidGrammar, limits
+from millstream_worker.engine.grammars.grammar_compiler import limits
+from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
 from millstream_worker.engine.grammars.grammar_thread import STACK_BYTES
+from millstream_worker.engine.grammars.partial.partial_calls import TAKES_TOO_LONG
+from millstream_worker.engine.grammars.schemas.instance_check import (
+    load_library,
+    problem_of_instance,
+    problem_of_schema,
+)
 
 CPU_S = 2  # of one grammar; within the bounds of a format's shape, all that was seen took less than 1
 _NO_WAY = (
@@ -45,16 +54,8 @@ class GrammarTrial:
 
     def check(self, grammar: str) -> float:
         """Returns the CPU seconds that the grammar took. Raises InvalidGrammar."""
-        process = self._process or self._start()
-        assert process.stdin is not None, "it was opened"
-        assert process.stdout is not None, "it was opened"
-        answer = None
-        with contextlib.suppress(BrokenPipeError):
-            _write(process.stdin, grammar)
-            answer = _read(process.stdout)
+        answer = self._asked(grammar)
         if answer is None:
-            self._process = None
-            self._end()
             raise InvalidGrammar(
                 f"it takes more than {CPU_S} s, or too much memory, to compile; write it with fewer "
                 "alternatives, fewer patterns for one string, and smaller bounds"
@@ -63,6 +64,34 @@ class GrammarTrial:
         if problem:
             raise InvalidGrammar(problem)
         return float(used_s)
+
+    def problem_of_schema(self, schema: str) -> str:
+        """Returns why nothing can be validated by the schema, a JSON text; empty if it can."""
+        return self._validated(schema, None)
+
+    def problem_of_instance(self, schema: str, instance: str) -> str:
+        """Returns why the instance does not fit the schema, both JSON texts; empty if it does."""
+        return self._validated(schema, instance)
+
+    def _validated(self, schema: str, instance: str | None) -> str:
+        answer = self._asked(json.dumps([schema, instance]))
+        if answer is None:
+            return TAKES_TOO_LONG
+        return answer.split(" ", 1)[1]
+
+    def _asked(self, message: str) -> str | None:
+        """Returns the process' answer; None if the message ended it."""
+        process = self._process or self._start()
+        assert process.stdin is not None, "it was opened"
+        assert process.stdout is not None, "it was opened"
+        answer = None
+        with contextlib.suppress(BrokenPipeError):
+            _write(process.stdin, message)
+            answer = _read(process.stdout)
+        if answer is None:
+            self._process = None
+            self._end()
+        return answer
 
     def _start(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -85,15 +114,25 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(BrokenPipeError):
-        while (grammar := _read(sys.stdin.buffer)) is not None:
+        while (message := _read(sys.stdin.buffer)) is not None:
+            is_instance = message.startswith("[")
+            if is_instance:
+                _limit_time()
+                load_library()
             before_s = time.process_time()
             _limit_time()
             try:
-                problem = _problem(LLMatcher(tokenizer, grammar, log_level=0, limits=limits()))
+                if is_instance:
+                    schema, instance = json.loads(message)
+                    given = instance is not None
+                    problem = problem_of_instance(schema, instance) if given else problem_of_schema(schema)
+                else:
+                    problem = _problem(LLMatcher(tokenizer, message, log_level=0, limits=limits()))
             except MemoryError:
                 raise
             except BaseException as error:  # noqa: BLE001 - a panic, too, which may quote the grammar
-                problem = f"the compiler cannot read it ({type(error).__name__}); write it in another way"
+                reader = "validator" if is_instance else "compiler"
+                problem = f"the {reader} cannot read it ({type(error).__name__}); write it in another way"
             _write(sys.stdout.buffer, f"{time.process_time() - before_s:.3f} {problem}")
 
 

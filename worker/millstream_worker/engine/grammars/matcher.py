@@ -8,23 +8,34 @@ import numpy as np
 from llguidance import LLMatcher
 from numpy.typing import NDArray
 
+from millstream_worker.engine.grammars.partial.partial_calls import PartialCalls
+
 Bits = NDArray[np.int32]
 
 
 class Matcher:
-    """A row's place in its grammar. It has followed the row's whole output, and nothing else."""
+    """A row's place in its grammar. It has followed the row's whole output, and nothing else.
 
-    def __init__(self, matcher: LLMatcher) -> None:
+    `partial`: the calls in it are to be checked at the end; `output` is kept for that.
+    """
+
+    def __init__(
+        self, matcher: LLMatcher, partial: PartialCalls | None = None, output: Sequence[int] = ()
+    ) -> None:
         self._matcher = matcher
+        self.partial = partial
+        self.output = list(output)
         self._forced: list[int] | None = None  # None: not asked for since the last token
         self._stuck = False
 
     def copy(self) -> Matcher:
-        return Matcher(self._matcher.deep_copy())
+        return Matcher(self._matcher.deep_copy(), self.partial, self.output)
 
     def consume(self, tokens: Sequence[int]) -> bool:
         """Follow more of the output. False if the grammar does not accept it: the row is stuck then."""
         self._forced = None
+        if self.partial is not None:
+            self.output += tokens
         self._stuck = self._matcher.try_consume_tokens(list(tokens)) < len(tokens)
         return not self._stuck
 

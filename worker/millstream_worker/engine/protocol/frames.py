@@ -217,8 +217,8 @@ def _decode(body: bytes) -> Frame:
             limits = None if limits is None else LimitSpec(*limits)
             return Add(replace(request, grammar=grammar, limits=limits))
         case "step":
-            handles, tokens, finished, admitted, logprobs, stats, drafts = fields
-            return Step(handles, tokens, finished, admitted, logprobs, EngineStats(*stats), drafts)
+            handles, tokens, finished, admitted, logprobs, stats, *rest = fields
+            return Step(handles, tokens, finished, admitted, logprobs, EngineStats(*stats), *rest)
         case "last":
             message, fault = fields
             return LastWords(message, Fault(fault))

@@ -76,6 +76,8 @@ class Step(NamedTuple):
     more; the last token is text), "error" (its logits were not finite), "grammar_limit" (its grammar became
     too large to follow), "grammar_stuck" (no token fits its grammar, and its limits) and "limits_stuck" (its
     limits bar every token).
+    `misfits`: (handle, why) of those in `finished` whose calls do not fit their schema, which the grammar
+    kept in part only. `held`: choices that will end by "stop" with this token, once their calls are checked.
     """
 
     handles: list[int]
@@ -85,3 +87,5 @@ class Step(NamedTuple):
     logprobs: list[tuple[int, float, list[int], list[float]]]
     stats: EngineStats
     drafts: Sequence[tuple[int, int, int]] = ()
+    misfits: Sequence[tuple[int, str]] = ()
+    held: Sequence[int] = ()

@@ -11,12 +11,13 @@ from millstream.batch.rows import row_digests
 from millstream.batch.rows.batch_lines import BatchRow
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.line_ends import joined_end
-from millstream.batch.rows.output_rows import answer_row, failure_row, fault_row, refusal_row
+from millstream.batch.rows.output_rows import answer_row, failure_row, fault_row, mismatch_row, refusal_row
 from millstream.client.session.ended_job import EndedJob
 from millstream.errors import JobError, JobFailed, MillstreamError, ProtocolError
 from millstream.gateway.batches.records.batch_record import RowKind
 from millstream.gateway.cpu_executor import CpuExecutor, UnexpectedError
 from millstream.json_bytes import json_bytes
+from millstream.openai.answer_body import schema_error_of
 from millstream.wire.messages.job_messages import Result, Usage
 
 _NO_USAGE = Usage()
@@ -55,10 +56,15 @@ async def row_of(row: BatchRow, ends: Sequence[EndedJob | JobError], executor: C
 
 
 def ended_row(row: BatchRow, ends: Sequence[EndedJob | JobError]) -> FinishedRow:
-    """Returns the row of ended jobs. A cut answer counts as an answer: its choice says that it was cut."""
+    """Returns the row of ended jobs. A cut answer counts as an answer: its choice says that it was cut. One
+    whose calls do not fit is an error.
+    """
     end = joined_end([_read(ended) if isinstance(ended, EndedJob) else ended for ended in ends])
     if isinstance(end, Result):
         first = next(ended for ended in ends if isinstance(ended, EndedJob))
+        if schema_error_of(end):
+            data = _encoded(mismatch_row(row, first.record.job_id, end))
+            return FinishedRow(row.line, RowKind.ERROR, data, "failed", end.usage)
         data = _encoded(answer_row(row, first.record.job_id, end))
         return FinishedRow(row.line, RowKind.OUTPUT, data, "completed", end.usage)
     return _failed_row(row, end)

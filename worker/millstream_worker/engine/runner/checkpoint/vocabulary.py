@@ -10,7 +10,7 @@ from typing import Any
 from llguidance import LLTokenizer
 from transformers import AutoTokenizer
 
-from millstream_worker.engine.grammars.grammar_compiler import InvalidGrammar
+from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
 
 
 def read_vocabulary(folder: str | Path, vocab_size: int, eos_ids: tuple[int, ...]) -> LLTokenizer:

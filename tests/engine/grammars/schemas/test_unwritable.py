@@ -14,7 +14,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from llguidance import LLTokenizer
 
-from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler, InvalidGrammar
+from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler
+from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
 from millstream_worker.engine.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
@@ -41,7 +42,7 @@ def test_a_text_that_cannot_be_written_is_refused_by_its_place(text: str, keywor
         by_schema(schema)
     with pytest.raises(InvalidGrammar, match=said):
         compiled(GrammarSpec("grammar", f"start: %json {json.dumps(schema)}"))
-    form = {"functions": [["f", json.dumps(schema)]], "many": False, "free": True,
+    form = {"functions": [["f", json.dumps(schema), True]], "many": False, "free": True,
             "marks": [["<tool_call>", None], ["</tool_call>", None]]}  # fmt: skip
     with pytest.raises(InvalidGrammar, match=said):
         compiled(GrammarSpec("tools", json.dumps(form)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from millstream_worker.engine.grammars.pattern_characters import UNWRITABLE, unwritable_in
+from millstream_worker.engine.grammars.schemas.pattern_characters import UNWRITABLE, unwritable_in
 
 ESCAPES = 'nrbtf\\"'  # what may stand behind a backslash
 

@@ -1,0 +1,50 @@
+"""The check of calls whose arguments a grammar keeps in part only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+from llguidance import LLTokenizer
+
+from millstream_worker.engine.grammars.partial.written_calls import calls_in
+from millstream_worker.engine.protocol.request import GrammarSpec
+
+TAKES_TOO_LONG = "it takes too much time, or memory, to validate them"
+
+
+class PartialCalls:
+    """`schemas`: of the functions' arguments, whole, as JSON text by name."""
+
+    def __init__(self, schemas: Mapping[str, str], spec: GrammarSpec, tokenizer: LLTokenizer) -> None:
+        self._schemas = schemas
+        self._slow: dict[str, str] = {}  # why, by name
+        self._tokenizer = tokenizer
+        self._thought_end = spec.thought_end
+        self._marks: list[tuple[str, int | None]] = json.loads(spec.text)["marks"]
+
+    def problem(self, output: Sequence[int], check: Callable[[str, str], str]) -> str:
+        """Returns why a call in the output does not fit; empty if all do. `check` returns why the arguments
+        do not fit their schema, both as JSON text.
+        """
+        (begin, _), (end, _) = self._marks
+        if self._thought_end in output:
+            output = output[output.index(self._thought_end) + 1 :]
+        for name, arguments in calls_in(self._text(output), begin, end):
+            if name in self._schemas and (problem := self._problem(name, arguments, check)):
+                return f"the arguments of {name} do not fit its parameters: {problem}"
+        return ""
+
+    def _problem(self, name: str, arguments: str, check: Callable[[str, str], str]) -> str:
+        """A schema that has taken too long is not tried again: others wait for that."""
+        if name in self._slow:
+            return self._slow[name]
+        problem = check(self._schemas[name], arguments)
+        if problem.startswith(TAKES_TOO_LONG):
+            self._slow[name] = problem
+        return problem
+
+    def _text(self, output: Sequence[int]) -> str:
+        marks = {token: text.encode() for text, token in self._marks if token is not None}
+        pieces = [marks.get(token) or self._tokenizer.decode_bytes([token]) for token in output]
+        return b"".join(pieces).decode("utf-8", "replace")

@@ -1,0 +1,87 @@
+"""The grammar of a spec in llguidance's own form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import llguidance
+from llguidance import LLMatcher
+
+from millstream_worker.engine.grammars.answer_frames import of_lark, tools_grammar, with_thought
+from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar, reason_of
+from millstream_worker.engine.grammars.lark_pieces import lark_of
+from millstream_worker.engine.grammars.nested_schemas import with_schemas
+from millstream_worker.engine.grammars.partial.best_effort import Arguments, closed_parameters, parameters_of
+from millstream_worker.engine.grammars.schemas.rewriting.rewrite import rewritten
+from millstream_worker.engine.grammars.schemas.subschemas import Schema
+from millstream_worker.engine.grammars.schemas.unwritable import ESCAPES, problem_of_texts
+from millstream_worker.engine.protocol.request import GrammarSpec
+
+WHITESPACE = r" |\n {0,16}"  # between JSON's tokens, as models write it: small ones fill what is allowed
+EARLIER_WHITESPACE = r"[ \n]{1,20}"  # what earlier workers allowed, in calls as well
+_JSON = {"json_schema", "json_object"}
+_ANY_OBJECT = '{"type": "object"}'
+_ANYTHING = "{}"
+
+
+def grammar_of(spec: GrammarSpec, arguments: Sequence[Arguments] | None = None) -> str:
+    """`arguments`: of each function, where these are not the ones that the spec asks for. Raises
+    InvalidGrammar.
+    """
+    try:
+        return with_thought(_without_thought(spec, arguments), spec)
+    except (ValueError, RecursionError) as error:
+        raise InvalidGrammar(reason_of(str(error))) from error
+
+
+def schema_grammar(spec: GrammarSpec, schema: Schema, *, lenient: bool = False) -> str:
+    """`lenient`: keywords that the compiler does not know are ignored. Raises ValueError."""
+    made = json.dumps(_with_one_spelling(schema))
+    return LLMatcher.grammar_from_json_schema(made, overrides=_json_options(spec, lenient=lenient))
+
+
+def _without_thought(spec: GrammarSpec, arguments: Sequence[Arguments] | None) -> str:
+    if spec.type == "tools":
+        if arguments is None:
+            functions = json.loads(spec.text)["functions"]
+            read = parameters_of if spec.whitespace_pattern else closed_parameters
+            arguments = [Arguments(read(parameters)) for _, parameters, _ in functions]
+        return tools_grammar(
+            spec, [schema_grammar(spec, one.schema, lenient=one.lenient) for one in arguments]
+        )
+    if spec.type in _JSON:
+        text = spec.text if spec.type == "json_schema" else _ANY_OBJECT
+        text = _ANYTHING if text.strip() == "true" else text  # which llguidance takes only inside others
+        return schema_grammar(spec, json.loads(text))
+    if spec.type == "choice":
+        return of_lark(_choice(json.loads(spec.text)))
+    if spec.type == "grammar":
+        return of_lark(with_schemas(lark_of(spec.text), _with_one_spelling))
+    return llguidance.grammar_from(spec.type, spec.text)  # type: ignore[arg-type]
+
+
+def _choice(texts: list[str]) -> str:
+    """One of the texts, as a single terminal: each as its own would be too many from about 1,000 on."""
+    return f"start: TEXT\nTEXT: {' | '.join(map(json.dumps, texts))}"
+
+
+def _json_options(spec: GrammarSpec, *, lenient: bool) -> Any:
+    options = {"lenient": lenient, "coerce_one_of": lenient}
+    if spec.type == "tools" and not spec.whitespace_pattern:  # as chat templates write earlier calls
+        return options | {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    if spec.compact:
+        return options | {"whitespace_flexible": False}
+    return options | {"whitespace_pattern": spec.whitespace_pattern or WHITESPACE}
+
+
+def _with_one_spelling(schema: Schema) -> Schema:
+    """Returns the schema as the compiler knows it, with escapes by code barred, so that each name has one
+    spelling. Every schema passes here. Raises InvalidGrammar for one that requires a character which then
+    cannot be written."""
+    if problem := problem_of_texts(schema):
+        raise InvalidGrammar(problem)
+    own = schema.get("x-guidance")
+    options = own if isinstance(own, dict) else {}
+    return rewritten(schema) | {"x-guidance": options | {"json_allowed_escapes": ESCAPES}}
