@@ -130,6 +130,25 @@ def test_others_go_on_and_an_aborted_answer_is_forgotten(
     assert ended == [3, 2]
 
 
+def test_the_end_token_of_a_held_answer_is_told(engine: Engine[Any], tokenizer: Tokenizer) -> None:
+    """It is no text, and its step is told before the end is."""
+    end = tokenizer.token_to_id("<end>")
+    request = asked(5, tokenizer, many=True)
+    assert request.grammar is not None
+    free = replace(request.grammar, text=request.grammar.text.replace('"free": false', '"free": true'))
+    bias = replace(request.sampling, logit_bias=((end, 3.0), (tokenizer.token_to_id("<tool_call>"), 4.0)))
+    assert engine.add(replace(request, grammar=free, sampling=bias)) is None
+    held, drawn, ended = [], [], []
+    while not engine.idle:
+        engine.take_compiled()
+        if (step := engine.step()) is not None:
+            drawn += step.tokens
+            held += [(handle, len(drawn)) for handle in step.held]
+            ended += step.finished
+    assert drawn[-1] == end
+    assert (held, ended) == ([(5, len(drawn))], [(5, "stop")])
+
+
 def test_a_check_that_fails_unexpectedly_is_a_misfit(
     engine: Engine[Any], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,13 @@ from typing import TypeVar
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from millstream_worker.engine.grammars.answer_frames import joined, parts_of
-from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar, path_of, pointer_of, reason_of
+from millstream_worker.engine.grammars.grammar_fault import (
+    InvalidGrammar,
+    PlacedFault,
+    path_of,
+    pointer_of,
+    reason_of,
+)
 from millstream_worker.engine.grammars.lark_pieces import without_tokens
 from millstream_worker.engine.grammars.matcher import Matcher
 from millstream_worker.engine.grammars.partial.best_effort import Arguments, BestEffort, parameters_of
@@ -96,10 +102,11 @@ class GrammarCompiler:
                 effort = BestEffort(lambda *schema: self._check_schema(spec, *schema), self._validate)
                 grammar = self._checked(spec, effort.arguments_of(json.loads(spec.text)["functions"]))
                 partial = effort.partial
+        except PlacedFault:
+            raise
         except InvalidGrammar as error:
             reason = reason_of(str(error))
-            searched = "(the parameters of " not in reason
-            place = self._place_at_fault(spec, reason, time.monotonic() + SEARCH_S) if searched else ""
+            place = self._place_at_fault(spec, reason, time.monotonic() + SEARCH_S)
             raise InvalidGrammar(reason + place) from None
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
         if matcher.is_error():

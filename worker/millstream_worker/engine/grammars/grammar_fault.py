@@ -20,6 +20,10 @@ class InvalidGrammar(ValueError):
     """The grammar cannot be used; the message says why."""
 
 
+class PlacedFault(InvalidGrammar):
+    """The message says where, too."""
+
+
 def reason_of(error: str) -> str:
     """Returns a message of the compiler as one line, which names the pattern that it means."""
     first = (error.strip() or "it cannot be compiled").splitlines()[0]

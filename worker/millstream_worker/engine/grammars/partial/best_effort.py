@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar, path_of
+from millstream_worker.engine.grammars.grammar_fault import PlacedFault, path_of
 from millstream_worker.engine.grammars.schemas.rewriting.closing import closed
 from millstream_worker.engine.grammars.schemas.shapes import is_well_formed
 from millstream_worker.engine.grammars.schemas.subschemas import Schema, at_path
@@ -52,7 +52,7 @@ class BestEffort:
         self.partial: dict[str, str] = {}
 
     def arguments_of(self, functions: Sequence[tuple[str, str, bool]]) -> list[Arguments]:
-        """Raises InvalidGrammar for a function that can neither be kept nor validated."""
+        """Raises PlacedFault for a function that can neither be kept nor validated."""
         self._end_s = time.monotonic() + WHOLE_S
         kept = [self._kept(parameters) for _, parameters, _ in functions]
         self._end_s = time.monotonic() + SEARCH_S
@@ -70,7 +70,7 @@ class BestEffort:
             return Arguments(whole)  # the compiler says why not
         self.partial[name] = json.dumps(whole)
         if problem := self._validate(self.partial[name]):
-            raise InvalidGrammar(
+            raise PlacedFault(
                 f"a schema can be neither kept nor validated: {problem} (the parameters of {name})"
             )
         shut = closed_parameters(parameters)

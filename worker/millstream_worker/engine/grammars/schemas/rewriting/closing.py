@@ -36,10 +36,11 @@ def closed(schema: Schema) -> Schema:
         made = with_subschemas(part, lambda _, inner: close(inner))
         return made if id(part) in joined else made | _ending(part, scope)
 
+    others = {*_IN_PLACE, *_CONDITIONAL, *_SAY_MORE, "$ref"}
+    if schema.get("properties") == {} and not set(schema) & others and id(schema) not in kept:
+        return schema | {"additionalProperties": False}  # a function without parameters
     made = close(schema)
     assert isinstance(made, dict), "an object stays one"
-    if schema.get("properties") == {} and not set(schema) & {*_IN_PLACE, *_CONDITIONAL, *_SAY_MORE, "$ref"}:
-        made["additionalProperties"] = False  # a function without parameters
     return made
 
 

@@ -103,11 +103,7 @@ def names_of_properties(part: Schema, scope: Scope) -> Schema:
     named, rest = scope.followed(part["propertyNames"]), without(part, "propertyNames")
     if named is True or named == {}:
         return rest
-    if named is False:
-        return both(rest, {"maxProperties": 0})
-    if "string" not in types_of(named):
-        return both(rest, {"maxProperties": 0})
-    if "string" not in types_of({"type": named.get("type", "string")}):
+    if named is False or "string" not in types_of(named) & types_of({"type": named.get("type", "string")}):
         return both(rest, {"maxProperties": 0})
     limits = set(named) & _OF_TEXTS
     if (values := values_of(named)) is not None and limits in ({"const"}, {"enum"}):
