@@ -86,5 +86,5 @@ def test_a_long_pattern_does_not_hide_the_reason() -> None:
 
 
 def test_the_place_is_not_searched_for_longer_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millstream_worker.engine.grammars.grammar_compiler.SEARCH_S", -1.0)
+    monkeypatch.setattr("millstream_worker.engine.grammars.grammar_compiler.SEARCH_CPU_S", -1.0)
     assert problem("json_schema", DEEP).endswith(LOOK)

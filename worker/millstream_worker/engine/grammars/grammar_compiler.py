@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from millstream_worker.engine.grammars.answer_frames import joined, parts_of
 from millstream_worker.engine.grammars.grammar_fault import (
+    CpuBudget,
     InvalidGrammar,
     PlacedFault,
     path_of,
@@ -31,8 +32,7 @@ from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 T = TypeVar("T")
 Ends = tuple[int, ...]  # token ids
 MOST_KEPT = 64  # compiled grammars
-SEARCH_S = 2.0  # for the place in a schema that is at fault
-SEARCH_CPU_S = 1.0  # for the function at fault; one more may begin within it
+SEARCH_CPU_S = 2.0  # for the function, and the place in a schema, that is at fault
 
 
 class GrammarCompiler:
@@ -92,7 +92,7 @@ class GrammarCompiler:
         if spec.ends not in self._tokenizers:
             self._tokenizers[spec.ends] = _or_reason(lambda: self._make_tokenizer(spec.ends))
         tokenizer = _unless_invalid(self._tokenizers[spec.ends])
-        partial: dict[str, str] = {}
+        in_part: dict[str, str] = {}
         try:
             try:
                 grammar = self._checked(spec)
@@ -101,17 +101,17 @@ class GrammarCompiler:
                     raise
                 effort = BestEffort(lambda *schema: self._check_schema(spec, *schema), self._validate)
                 grammar = self._checked(spec, effort.arguments_of(json.loads(spec.text)["functions"]))
-                partial = effort.partial
+                in_part = effort.partial
         except PlacedFault:
             raise
         except InvalidGrammar as error:
             reason = reason_of(str(error))
-            place = self._place_at_fault(spec, reason, time.monotonic() + SEARCH_S)
+            place = self._place_at_fault(spec, reason, CpuBudget(SEARCH_CPU_S))
             raise InvalidGrammar(reason + place) from None
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
         if matcher.is_error():
             raise InvalidGrammar(reason_of(matcher.get_error()))
-        return Matcher(matcher, PartialCalls(partial, spec, tokenizer) if partial else None)
+        return Matcher(matcher, PartialCalls(in_part, spec, tokenizer) if in_part else None)
 
     def _checked(self, spec: GrammarSpec, arguments: Sequence[Arguments] | None = None) -> str:
         grammar = grammar_of(spec, arguments)
@@ -122,45 +122,37 @@ class GrammarCompiler:
         """Raises ValueError."""
         return self._check(schema_grammar(spec, schema, lenient=lenient))
 
-    def _place_at_fault(self, spec: GrammarSpec, reason: str, end_s: float) -> str:
+    def _place_at_fault(self, spec: GrammarSpec, reason: str, budget: CpuBudget) -> str:
         """The place in a schema, to be named in an error; that of an unwritable text is in the reason."""
         if spec.type == "tools":
-            return self._function_at_fault(spec, end_s)
+            return self._function_at_fault(spec, budget)
         if spec.type != "json_schema" or reason.startswith("at /"):
             return ""
-        place = self._place(spec, json.loads(spec.text), reason, end_s)
+        place = self._place(spec, json.loads(spec.text), reason, budget)
         return f" (at {place})" if place else ""
 
-    def _place(self, spec: GrammarSpec, schema: Schema, reason: str, end_s: float) -> str:
+    def _place(self, spec: GrammarSpec, schema: Schema, reason: str, budget: CpuBudget) -> str:
         """The place of the smallest part with this fault; empty if there is no time to find it."""
 
         def fails(part: Schema) -> bool:
-            if time.monotonic() > end_s:
-                return False
-            try:
-                self._check_schema(spec, part)
-            except (ValueError, RecursionError) as error:
-                return reason_of(str(error)) == reason
-            return False
+            error = None if budget.is_over else budget.problem(partial(self._check_schema, spec, part))
+            return error is not None and reason_of(str(error)) == reason
 
         place = pointer_of(path_of(schema, fails))
-        return place if time.monotonic() <= end_s else ""
+        return "" if budget.is_over else place
 
-    def _function_at_fault(self, spec: GrammarSpec, end_s: float) -> str:
+    def _function_at_fault(self, spec: GrammarSpec, budget: CpuBudget) -> str:
         """The first function whose parameters cannot be compiled by themselves, to be named in an error. The
         search has one bound for all of them: other requests wait.
         """
-        used_s = 0.0
         for name, parameters, strict in json.loads(spec.text)["functions"]:
             if not strict:
                 continue
-            if used_s > SEARCH_CPU_S:
+            if budget.is_over:
                 return f" (at fault is none of the functions before {name}; the others were not tried)"
             schema = parameters_of(parameters)
-            try:
-                used_s += self._check_schema(spec, schema)
-            except InvalidGrammar as error:
-                place = self._place(spec, schema, reason_of(str(error)), end_s)
+            if error := budget.problem(partial(self._check_schema, spec, schema)):
+                place = self._place(spec, schema, reason_of(str(error)), budget)
                 return f" (the parameters of {name}{f', at {place}' if place else ''})"
         return ""
 

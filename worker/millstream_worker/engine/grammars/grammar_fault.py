@@ -5,6 +5,7 @@ which that does not say.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 
 from millstream_worker.engine.grammars.schemas.refusals import reworded
@@ -17,11 +18,36 @@ _OF_PATTERN = re.compile(
 
 
 class InvalidGrammar(ValueError):
-    """The grammar cannot be used; the message says why."""
+    """The grammar cannot be used; the message says why. `used_s`: the CPU seconds of another process in which
+    that was found."""
+
+    def __init__(self, message: str, used_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.used_s = used_s
 
 
 class PlacedFault(InvalidGrammar):
     """The message says where, too."""
+
+
+class CpuBudget:
+    """CPU seconds of this thread and of the checks for which it waits: a busy machine does not shorten it."""
+
+    def __init__(self, cpu_s: float) -> None:
+        self._end_s = time.thread_time() + cpu_s
+
+    @property
+    def is_over(self) -> bool:
+        return time.thread_time() > self._end_s
+
+    def problem(self, check: Callable[[], float]) -> Exception | None:
+        """Returns what is wrong by a check, which returns the CPU seconds that it took elsewhere."""
+        try:
+            self._end_s -= check()
+        except (ValueError, RecursionError) as error:
+            self._end_s -= error.used_s if isinstance(error, InvalidGrammar) else 0.0
+            return error
+        return None
 
 
 def reason_of(error: str) -> str:

@@ -58,11 +58,12 @@ class GrammarTrial:
         if answer is None:
             raise InvalidGrammar(
                 f"it takes more than {CPU_S} s, or too much memory, to compile; write it with fewer "
-                "alternatives, fewer patterns for one string, and smaller bounds"
+                "alternatives, fewer patterns for one string, and smaller bounds",
+                CPU_S,
             )
         used_s, problem = answer.split(" ", 1)
         if problem:
-            raise InvalidGrammar(problem)
+            raise InvalidGrammar(problem, float(used_s))
         return float(used_s)
 
     def problem_of_schema(self, schema: str) -> str:

@@ -5,21 +5,20 @@ not know, where the caller did not ask for `strict`.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from millstream_worker.engine.grammars.grammar_fault import PlacedFault, path_of
+from millstream_worker.engine.grammars.grammar_fault import CpuBudget, PlacedFault, path_of
 from millstream_worker.engine.grammars.schemas.rewriting.closing import closed
 from millstream_worker.engine.grammars.schemas.shapes import is_well_formed
 from millstream_worker.engine.grammars.schemas.subschemas import Schema, at_path
 
-WHOLE_S = 4.0  # to find the functions that are kept whole; one more check may begin within it
-SEARCH_S = 2.0  # to find what of the others is kept
+WHOLE_CPU_S = 4.0  # to find the functions that are kept whole; one more check may begin within it
+SEARCH_CPU_S = 2.0  # to find what of the others is kept
 _MOST_PARTS = 8  # of a schema that are left out one by one, before all of it is
 _ANY_OBJECT: Schema = {"type": "object"}
 
-Check = Callable[[Schema, bool], object]  # True: leniently. Raises ValueError
+Check = Callable[[Schema, bool], float]  # True: leniently; CPU seconds elsewhere. Raises ValueError
 
 
 class Arguments(NamedTuple):
@@ -48,14 +47,14 @@ class BestEffort:
     def __init__(self, check: Check, validate: Callable[[str], str]) -> None:
         self._check = check
         self._validate = validate
-        self._end_s = 0.0
+        self._budget = CpuBudget(0.0)
         self.partial: dict[str, str] = {}
 
     def arguments_of(self, functions: Sequence[tuple[str, str, bool]]) -> list[Arguments]:
         """Raises PlacedFault for a function that can neither be kept nor validated."""
-        self._end_s = time.monotonic() + WHOLE_S
+        self._budget = CpuBudget(WHOLE_CPU_S)
         kept = [self._kept(parameters) for _, parameters, _ in functions]
-        self._end_s = time.monotonic() + SEARCH_S
+        self._budget = CpuBudget(SEARCH_CPU_S)
         return [whole or self._in_part(*function) for whole, function in zip(kept, functions, strict=True)]
 
     def _kept(self, parameters: str) -> Arguments | None:
@@ -90,10 +89,5 @@ class BestEffort:
         return _ANY_OBJECT
 
     def _fits(self, schema: Schema, *, lenient: bool) -> bool:
-        if time.monotonic() > self._end_s:
-            return False
-        try:
-            self._check(schema, lenient)
-        except (ValueError, RecursionError):
-            return False
-        return True
+        budget = self._budget
+        return not budget.is_over and budget.problem(lambda: self._check(schema, lenient)) is None
