@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import ssl
 from typing import Any
 
@@ -82,6 +83,10 @@ def reliable(kind: type[AbstractConnection]) -> type[AbstractConnection]:
             except asyncio.CancelledError:  # in the handshake: a closed pool would not end it
                 await self.disconnect(nowait=True)
                 raise
+
+        async def disconnect(self, *args: Any, **options: Any) -> None:
+            with contextlib.suppress(TimeoutError):  # it is closed; a busy loop learns of that late
+                await super().disconnect(*args, **options)
 
         async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
             if not self.is_connected:
