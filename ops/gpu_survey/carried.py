@@ -22,7 +22,8 @@ COMMIT = "commit"
 # Installed wherever torch, transformers and accelerate are, but for pytest.
 MACHINE_HAS = frozenset(
     {
-        "accelerate", "filelock", "huggingface_hub", "msgpack", "numpy", "psutil", "pytest", "safetensors",
+        "accelerate", "filelock", "huggingface_hub", "msgpack", "numpy", "psutil", "pytest", "regex",
+        "safetensors",
         "tokenizers", "torch", "transformers", "triton",
     }
 )  # fmt: skip

@@ -98,7 +98,7 @@ def test_many_functions_are_tried_in_bounded_time(trial: GrammarTrial) -> None:
 
 
 def test_a_check_without_an_end_is_a_misfit_and_harms_no_other(trial: GrammarTrial) -> None:
-    matcher = compiled(trial, of(a={"type": "string", "pattern": "^(?!x)(a|a)*!$"}))
+    matcher = compiled(trial, of(a={"type": "string", "pattern": "^(?!x)(a|aa)+!$"}))
     found = problem(trial, matcher, json.dumps({"a": "a" * 60}))
     assert found is not None
     assert "takes too much time" in found
@@ -115,7 +115,7 @@ def test_a_check_without_an_end_is_a_misfit_and_harms_no_other(trial: GrammarTri
     [
         ({"$ref": "http://127.0.0.1:9/a.json"}, '"$ref" leads to nothing in it: http://127.0.0.1:9/a.json'),
         ({"$ref": "#/$defs/nothing"}, '"$ref" leads to nothing in it: /$defs/nothing'),
-        ({"type": "string", "pattern": "(a"}, "$.properties.a.pattern of it: '(a' is not a 'regex'"),
+        ({"type": "string", "pattern": "(a"}, "the pattern '(a': missing ) at position 2"),
         ({"type": "any"}, "$.properties.a.type of it: 'any' is not valid"),
     ],
 )

@@ -32,6 +32,8 @@ EARLY = {"$schema": "http://json-schema.org/draft-04/schema#", "maximum": 5, "ex
         ),
         ({"format": "ipv4"}, '"x"', ""),
         ({"$ref": "http://127.0.0.1:9/a"}, "1", "they cannot be validated: "),
+        ({"pattern": r"^(?<y>\p{L}+)$"}, '"aä"', ""),
+        ({"pattern": r"^\p{L}+$"}, '"a1"', "$: 'a1' does not match"),
         ({"pattern": "(a"}, '"a"', "they cannot be validated: "),
         ({"type": "no type"}, "1", "they cannot be validated: "),
     ],

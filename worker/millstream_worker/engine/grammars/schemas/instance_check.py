@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation, localcontext
 from typing import Any
 
+import regex
+
 from millstream_worker.engine.grammars.schemas.subschemas import Schema, subschemas
 
 _MOST_DIGITS = 400  # of a whole number
@@ -24,15 +26,17 @@ def load_library() -> None:
 
 def problem_of_schema(schema: str) -> str:
     """Returns why nothing can be validated by the schema, in one line; empty if it can."""
-    from jsonschema import SchemaError
+    from jsonschema import FormatChecker, SchemaError
     from jsonschema_specifications import REGISTRY
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT202012
 
     try:
         validator = _validator(schema)
-        validator.check_schema(validator.schema)
+        validator.check_schema(validator.schema, format_checker=FormatChecker(()))  # a regex is not Python's
         parts = list(_parts(validator.schema))
+        for part in parts:
+            regex.compile(part.get("pattern", ""))
         if not any("$id" in part or "id" in part for part in parts):  # below which references mean others
             whole = DRAFT202012.create_resource(validator.schema)
             resolver = REGISTRY.with_resource("", whole).resolver()
@@ -42,6 +46,8 @@ def problem_of_schema(schema: str) -> str:
         return f"{error.json_path} of it: {error.message}"[:300]
     except Unresolvable as error:
         return f'"$ref" leads to nothing in it: {error.ref}'[:200]
+    except regex.error as error:
+        return f"the pattern {error.pattern!r:.100}: {error}"
     except Exception as error:  # noqa: BLE001 - whatever else the library cannot read
         return f"{type(error).__name__}: {error}"[:200]
     return ""
@@ -67,7 +73,16 @@ def _validator(schema: str, *, formats: bool = False) -> Any:
 
     form = _exact(schema)
     kind = validators.validator_for(form, default=validators.Draft202012Validator)
+    kind = validators.extend(kind, {"pattern": _pattern})
     return kind(form, registry=REGISTRY, format_checker=kind.FORMAT_CHECKER if formats else None)
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, schema: Schema) -> Iterator[Exception]:
+    """As the library's, for patterns of JavaScript: with \\p{…} and named groups."""
+    from jsonschema import ValidationError
+
+    if isinstance(instance, str) and not regex.search(pattern, instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
 
 def _parts(schema: Any) -> Iterator[Schema]:
