@@ -142,8 +142,9 @@ async def test_tokens_under_way_are_bounded(door: Gateway, worker: HandWorker, v
         with pytest.raises(openai.RateLimitError, match="tokens under way"):
             await client.chat.completions.create(**CHAT, max_tokens=100)
         await job.end(last="x")
-        await first
-        second = asyncio.ensure_future(client.chat.completions.create(**CHAT, max_tokens=100))
+        await first  # whose tokens are free shortly after its answer
+        patient = client.with_options(max_retries=8)
+        second = asyncio.ensure_future(patient.chat.completions.create(**CHAT, max_tokens=100))
         await (await worker.take()).end(last="y")
         await second
 
