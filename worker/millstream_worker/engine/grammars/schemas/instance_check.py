@@ -13,7 +13,7 @@ from typing import Any
 
 import regex
 
-from millstream_worker.engine.grammars.schemas.subschemas import Schema, subschemas
+from millstream_worker.engine.grammars.schemas.subschemas import Schema, all_parts
 
 _MOST_DIGITS = 400  # of a whole number
 _PRECISION = 1000  # digits of a quotient
@@ -34,7 +34,7 @@ def problem_of_schema(schema: str) -> str:
     try:
         validator = _validator(schema)
         validator.check_schema(validator.schema, format_checker=FormatChecker(()))  # a regex is not Python's
-        parts = list(_parts(validator.schema))
+        parts = list(all_parts(validator.schema))
         for part in parts:
             regex.compile(part.get("pattern", ""))
         if not any("$id" in part or "id" in part for part in parts):  # below which references mean others
@@ -83,15 +83,6 @@ def _pattern(validator: Any, pattern: str, instance: Any, schema: Schema) -> Ite
 
     if isinstance(instance, str) and not regex.search(pattern, instance):
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
-
-
-def _parts(schema: Any) -> Iterator[Schema]:
-    open_parts = [schema]
-    while open_parts:
-        part = open_parts.pop()
-        if isinstance(part, dict):
-            yield part
-            open_parts += [inner for _, inner in subschemas(part)]
 
 
 def _exact(text: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from millstream_worker.engine.grammars.schemas.subschemas import Schema, subschemas
+from millstream_worker.engine.grammars.schemas.subschemas import Schema, all_parts
 
 _SCHEMA = (
     "additionalItems", "additionalProperties", "contains", "else", "if", "not", "propertyNames", "then",
@@ -21,13 +21,7 @@ _TEXT = ("$ref", "format", "pattern")
 
 def is_well_formed(schema: Schema) -> bool:
     """True if each known keyword has a value of its type, in all parts."""
-    open_parts = [schema]
-    while open_parts:
-        part = open_parts.pop()
-        if not all(_fits(keyword, value) for keyword, value in part.items()):
-            return False
-        open_parts += [inner for _, inner in subschemas(part) if isinstance(inner, dict)]
-    return True
+    return all(_fits(keyword, value) for part in all_parts(schema) for keyword, value in part.items())
 
 
 def _fits(keyword: str, value: Any) -> bool:

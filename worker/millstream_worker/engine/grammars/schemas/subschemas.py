@@ -31,6 +31,16 @@ def subschemas(schema: Schema) -> Iterator[tuple[Path, Part]]:
             yield (keyword,), value
 
 
+def all_parts(schema: Part) -> Iterator[Schema]:
+    """Yields the schema and those inside it, at any depth, that are objects."""
+    open_parts = [schema]
+    while open_parts:
+        part = open_parts.pop()
+        if isinstance(part, dict):
+            yield part
+            open_parts += [inner for _, inner in subschemas(part)]
+
+
 def at_path(value: Any, path: Path, new: Part) -> Any:
     """Returns the schema with another one at the path."""
     if not path:

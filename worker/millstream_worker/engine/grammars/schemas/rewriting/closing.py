@@ -12,7 +12,13 @@ from itertools import combinations
 from millstream_worker.engine.grammars.schemas.rewriting.kinds import are_disjoint
 from millstream_worker.engine.grammars.schemas.rewriting.scope import Scope, Unknown
 from millstream_worker.engine.grammars.schemas.rewriting.unevaluated import cases_of, without_unevaluated
-from millstream_worker.engine.grammars.schemas.subschemas import Part, Schema, subschemas, with_subschemas
+from millstream_worker.engine.grammars.schemas.subschemas import (
+    Part,
+    Schema,
+    all_parts,
+    subschemas,
+    with_subschemas,
+)
 
 _SAY_MORE = (  # of the properties beside those that are named
     "additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties", "minProperties",
@@ -72,7 +78,7 @@ def _kept_and_joined(schema: Schema, scope: Scope) -> tuple[set[int], set[int]]:
     """Returns the parts, by identity, that stay with all inside, and those that others limit as well."""
     kept: set[int] = set()
     joined: set[int] = set()
-    for part in _all_parts(schema):
+    for part in all_parts(schema):
         for keyword in ("not", "if", "contains", "propertyNames"):
             _keep(part.get(keyword, True), kept, scope)
         if "oneOf" in part and not _excludes(part["oneOf"], scope):
@@ -125,12 +131,3 @@ def _is_composite(part: Schema) -> bool:
     groups += [[True]] * ("$ref" in part) + [[True]] * any(keyword in part for keyword in _CONDITIONAL)
     many = "properties" in part or len(groups) > 1 or len(part.get("allOf", ())) > 1
     return bool(groups) and many
-
-
-def _all_parts(schema: Schema) -> Iterator[Schema]:
-    open_parts: list[Part] = [schema]
-    while open_parts:
-        part = open_parts.pop()
-        if isinstance(part, dict):
-            yield part
-            open_parts += [inner for _, inner in subschemas(part)]

@@ -5,25 +5,18 @@ Down: a rule that says what a part does not take reads the part as it was writte
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from millstream_worker.engine.grammars.schemas.rewriting.number_bounds import narrowed
 from millstream_worker.engine.grammars.schemas.rewriting.rules import RULES
 from millstream_worker.engine.grammars.schemas.rewriting.scope import Scope, Unknown
 from millstream_worker.engine.grammars.schemas.shapes import is_well_formed
-from millstream_worker.engine.grammars.schemas.subschemas import (
-    Part,
-    Schema,
-    subschemas,
-    with_subschemas,
-)
+from millstream_worker.engine.grammars.schemas.subschemas import Part, Schema, all_parts, with_subschemas
 
 
 def rewritten(schema: Schema) -> Schema:
     """Returns a schema that takes no value that this one does not take. One that is not well-formed, would
     become too large, or refers into what a rule removes, stays as it is: the compiler takes or refuses it.
     """
-    if not is_well_formed(schema) or _refers_into(schema, _REMOVED):
+    if not is_well_formed(schema) or _refers_into_removed(schema):
         return schema
     try:
         return _rewritten(schema, Scope(schema), narrow=True)
@@ -50,18 +43,15 @@ def _rewritten(part: Schema, scope: Scope, *, narrow: bool) -> Schema:
     return with_subschemas(narrowed(part) if narrow else part, change)
 
 
-def _refers_into(schema: Schema, keywords: Collection[str]) -> bool:
-    open_parts = [schema]
-    while open_parts:
-        part = open_parts.pop()
-        if not set(str(part.get("$ref", "")).split("/")).isdisjoint(keywords):
-            return True
-        open_parts += [inner for _, inner in subschemas(part) if isinstance(inner, dict)]
-    return False
+def _refers_into_removed(schema: Schema) -> bool:
+    names = (str(part.get("$ref", "")).split("/") for part in all_parts(schema))
+    return any(not _REMOVED.isdisjoint(each) for each in names)
 
 
 _OPPOSED = ("oneOf", "not", "if", "dependentSchemas")
-_REMOVED = (
-    "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies", "contains", "propertyNames",
-    "unevaluatedProperties", "unevaluatedItems",
+_REMOVED = frozenset(  # by rules
+    {
+        "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies", "contains", "propertyNames",
+        "unevaluatedProperties", "unevaluatedItems",
+    }
 )  # fmt: skip
