@@ -16,6 +16,8 @@ MIRRORED = {  # folders of tests, and of what they test
 }
 MOST_FILES = 13  # Python files of a folder, without __init__.py and __main__.py
 FACES = {"__init__", "__main__"}
+MOST_IMPORTS = 15  # modules of ours that a file of the engine imports
+WIDE = {"scheduler", "load"}  # files that import more: they join many
 
 
 def sources() -> dict[str, Path]:
@@ -138,6 +140,17 @@ def test_folders_of_tests_mirror_those_of_the_packages() -> None:
         f"{top}/{one}" for top, found in tested.items() for one in found if not (MIRRORED[top] / one).is_dir()
     ]
     assert missing == []
+
+
+def test_a_file_of_the_engine_imports_few_others() -> None:
+    modules = sources()
+    counts = {}
+    for file in modules.values():
+        if file.is_relative_to(PACKAGES[1] / "engine"):
+            targets = imports(ast.parse(file.read_text("utf-8")).body)
+            counts[file.stem] = len({longest(target, modules) for target in targets} - {None})
+    assert len(counts) > 100
+    assert {stem for stem, count in counts.items() if count > MOST_IMPORTS} == WIDE
 
 
 def test_no_folders_import_each_other() -> None:

@@ -20,11 +20,12 @@ from triton.runtime import interpreter
 
 from millstream_worker.engine.brain.batch.plan import RowLoad, TokenMasks
 from millstream_worker.engine.protocol.request import SamplingSpec
+from millstream_worker.engine.runner.gpu.sampling.triton_chooser import TritonChooser
+from millstream_worker.engine.runner.gpu.sampling.triton_draws import TritonDraws
 from millstream_worker.engine.runner.sampling import draw_cpu, slot_settings
-from millstream_worker.engine.runner.sampling.masking import Masking, mask
+from millstream_worker.engine.runner.sampling.numpy_chooser import NumpyChooser
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 from millstream_worker.engine.runner.sampling.slot_settings import Settings
-from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
 
 pytestmark = pytest.mark.timeout(900)  # of many rows and large vocabularies
 SPECS = (
@@ -168,7 +169,7 @@ def test_a_sampler_draws_what_the_cpu_s_does() -> None:
         for spec in kinds
     ]
     batch[6].logits[9] = np.nan
-    ours = draw(batch, sampler=Sampler(vocab, len(batch), DEVICE, draws=TritonDraws(vocab)))
+    ours = draw(batch, sampler=Sampler(vocab, len(batch), DEVICE, TritonChooser(TritonDraws(vocab))))
     theirs = draw(batch)
 
     assert ours.tokens.tolist() == theirs.tokens.tolist()
@@ -183,8 +184,8 @@ def test_masked_logits_are_pytorch_s(vocab: int, dtype: torch.dtype) -> None:
     wide = torch.randn(5, vocab + 7, generator=torch.Generator().manual_seed(vocab)).to(dtype).to(DEVICE)
     masks = masks_of(vocab, [0, 2, 3], seed=vocab)
     want, launches = wide.clone(), mock.MagicMock(wraps=TritonDraws(vocab).mask)
-    mask(want[:, :vocab], masks)
-    Masking(None, mock.Mock(mask=launches)).apply(wide[:, :vocab], masks)
+    NumpyChooser().mask(want[:, :vocab], masks)
+    TritonChooser(mock.Mock(mask=launches)).mask(wide[:, :vocab], masks)
     assert torch.equal(wide, want)
     assert launches.call_count == 1
 
@@ -201,7 +202,9 @@ def test_a_sampler_draws_under_masks_what_the_cpu_s_does() -> None:
     masks = masks_of(vocab, [0, 1, 2, 3, 4, 5, 7, 8], seed=5)
     masks.bits[3:6] = 0
     masks.bits[4:6, 31] = 1 << 10  # the last token but one
-    ours = draw(rows, sampler=Sampler(vocab, len(rows), DEVICE, draws=TritonDraws(vocab)), masks=masks)
+    ours = draw(
+        rows, sampler=Sampler(vocab, len(rows), DEVICE, TritonChooser(TritonDraws(vocab))), masks=masks
+    )
     theirs = draw(rows, masks=masks)
     assert ours.tokens.tolist() == theirs.tokens.tolist()
     assert ours.tokens[[4, 5]].tolist() == [31 * 32 + 10] * 2
@@ -228,7 +231,7 @@ def test_a_row_of_no_numbers_is_told_and_harms_no_other(spec: SamplingSpec) -> N
         logits = sound.logits.copy()
         logits[slice(None) if value == -np.inf else place] = value
         broken.append(Row(logits, spec))
-    sampler = Sampler(vocab, 8, DEVICE, draws=TritonDraws(vocab))
+    sampler = Sampler(vocab, 8, DEVICE, TritonChooser(TritonDraws(vocab)))
     drawn = draw([sound, *broken, sound], sampler=sampler)
 
     assert drawn.non_finite == tuple(range(1, 7))
@@ -258,7 +261,7 @@ def test_launches_are_few_and_no_tensor_is_as_large_as_logits() -> None:
     count = len(specs)
     draws, launched = TritonDraws(vocab), mock.MagicMock()  # the interpreter's own copies do not count
     draws._kernels = mock.Mock(BINS=draws._kernels.BINS, BLOCK=draws._kernels.BLOCK, draw_kernel=launched)
-    sampler = Sampler(vocab, count, "cpu", draws=draws)
+    sampler = Sampler(vocab, count, "cpu", TritonChooser(draws))
     for slot, spec in enumerate(specs):
         sampler.load(RowLoad(slot, spec, (), ()))
     logits, plan = torch.zeros(count, vocab), draw_plan(list(range(count)), [0] * count, [0.5] * count)

@@ -37,7 +37,6 @@ from millstream_worker.engine.runner.model.packed_model import load_packed
 from millstream_worker.engine.runner.model.weights import check_finite, end_ids, load_config, load_weights
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.quantization.packed import is_packed
-from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
 
 ATTENTION = "millstream"  # our name among transformers' attention functions
 _SLOT = "paged_attention"  # the attribute through which an attention module finds its layer
@@ -64,7 +63,6 @@ class LoadedModel:
     device: torch.device
     notes: tuple[str, ...] = ()  # what the operator should know
     fallbacks: tuple[str, ...] = ()  # those of the notes that say what is slower than it could be
-    draws: TritonDraws | None = None  # samples on a GPU
 
     @property
     def layer_specs(self) -> tuple[LayerSpec, ...]:

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from support.models import checkpoints
 from transformers import AutoModelForCausalLM
 
-from millstream_worker.engine import assembly
+from millstream_worker.engine.assembly import build, checked_model, chosen_device
 from millstream_worker.engine.process import CannotLoad
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.request import EngineRequest
@@ -30,7 +30,7 @@ def config(tmp_path: Path) -> EngineConfig:
 
 def why(config: EngineConfig) -> str:
     with pytest.raises(CannotLoad) as refused:
-        assembly.build(config, lambda _: None)
+        build(config, lambda _: None)
     return str(refused.value)
 
 
@@ -47,12 +47,16 @@ def test_the_device_that_is_asked_for_becomes_the_current_one(monkeypatch: pytes
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
 
-    assert [str(assembly._device(name)) for name in ("cuda:1", "auto", "cuda")] == ["cuda:1", "cuda", "cuda"]
+    assert [str(chosen_device._device(name)) for name in ("cuda:1", "auto", "cuda")] == [
+        "cuda:1",
+        "cuda",
+        "cuda",
+    ]
     assert current == [1, 0, 0]
     with pytest.raises(
         ValueError, match="device 'cuda:2': there are 2 CUDA devices here, counted from cuda:0"
     ):
-        assembly._device("cuda:2")
+        chosen_device._device("cuda:2")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +79,7 @@ def test_a_precision_that_the_processor_lacks_becomes_float32(
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "dtype": own}))
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
     said: list[str] = []
-    assert assembly._dtype("auto", str(tmp_path), gpu, said.append) == runs_in
+    assert checked_model._dtype("auto", str(tmp_path), gpu, said.append) == runs_in
     assert bool(said) == (own is not None and str(runs_in) != f"torch.{own}")
 
 
@@ -107,7 +111,7 @@ def test_weights_read_and_layers_computed_are_progress(config: EngineConfig) -> 
         nonlocal marks
         marks += 1
 
-    engine, _ = assembly.build(config, lambda _: None, mark)
+    engine, _ = build(config, lambda _: None, mark)
     loaded, marks = marks, 0
     engine.add(EngineRequest(1, (1, 2, 3), max_tokens=1))
     assert engine.step() is not None
@@ -132,7 +136,7 @@ def test_only_a_step_out_of_memory_raises_a_memory_error(
     def fail(*_: object) -> None:
         raise error
 
-    engine, _ = assembly.build(config, lambda _: None)
+    engine, _ = build(config, lambda _: None)
     engine.add(EngineRequest(1, (1, 2, 3), max_tokens=1))
     engine.runner.model.loaded.model.get_input_embeddings().register_forward_pre_hook(fail)
     with pytest.raises(becomes) as raised:

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from millstream_worker.engine import assembly
+from millstream_worker.engine.assembly import sampling_choice
+from millstream_worker.engine.assembly.sampling_choice import choose_sampling
+from millstream_worker.engine.runner.gpu.sampling.triton_chooser import TritonChooser
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
+from millstream_worker.engine.runner.sampling.torch_chooser import TorchChooser
 from millstream_worker.engine.runner.self_check.findings import Findings
 
 
@@ -30,7 +33,7 @@ class Draws:
 @pytest.fixture
 def loaded(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
     """Attention's kernels have passed their check."""
-    monkeypatch.setattr(assembly, "TritonDraws", Draws)
+    monkeypatch.setattr(sampling_choice, "TritonDraws", Draws)
     folder = str(checkpoint("llama"))
     plain = load_model(folder, dtype=torch.float32, device=torch.device("cpu"), attention="torch")
     return replace(plain, attention="triton")
@@ -38,7 +41,7 @@ def loaded(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -
 
 def test_it_is_taken_where_it_can_be_launched(loaded: LoadedModel) -> None:
     findings = Findings(lambda _: None)
-    assert isinstance(assembly._draws(loaded, findings), Draws)
+    assert type(choose_sampling(loaded, findings)) is TritonChooser
     assert not findings.fallbacks
 
 
@@ -47,7 +50,7 @@ def test_a_sampling_kernel_that_fails_is_reported_and_not_used(
 ) -> None:
     findings = Findings(lambda _: None)
     monkeypatch.setattr(Draws, "error", RuntimeError("Failed to find C compiler"))
-    assert assembly._draws(loaded, findings) is None
+    assert type(choose_sampling(loaded, findings)) is TorchChooser
     [reason] = findings.fallbacks
     assert (
         reason == "sampling: plain PyTorch, slower than one kernel: RuntimeError: Failed to find C compiler"
@@ -56,5 +59,5 @@ def test_a_sampling_kernel_that_fails_is_reported_and_not_used(
 
 def test_without_attention_s_kernels_it_is_not_tried(loaded: LoadedModel) -> None:
     findings = Findings(lambda _: None)
-    assert assembly._draws(replace(loaded, attention="torch"), findings) is None
+    assert type(choose_sampling(replace(loaded, attention="torch"), findings)) is not TritonChooser
     assert not findings.fallbacks

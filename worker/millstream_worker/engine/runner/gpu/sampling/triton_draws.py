@@ -17,7 +17,7 @@ class TritonDraws:
     ImportError without Triton, ValueError for vocabularies that are too large."""
 
     def __init__(self, vocab_size: int) -> None:
-        from millstream_worker.engine.runner.sampling import draw_kernel, mask_kernel  # need triton
+        from millstream_worker.engine.runner.gpu.sampling import draw_kernel, mask_kernel  # need triton
 
         if vocab_size > _MOST_TOKENS:
             raise ValueError(
