@@ -20,7 +20,6 @@ from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.triton.step_layout import StepLayout
-from millstream_worker.engine.runner.cuda_graphs.body import Body
 from millstream_worker.engine.runner.cuda_graphs.replay_check import check_replay, compute
 from millstream_worker.engine.runner.cuda_graphs.replay_steps import ReplaySteps
 from millstream_worker.engine.runner.cuda_graphs.steps import CudaGraphs, GraphLimits
@@ -41,7 +40,7 @@ class Recorded:
 
     def __init__(self, loaded: LoadedModel) -> None:
         self.eager: Eager = eager_of(runner_of(loaded, blocks=20, block_size=4)[0])
-        self.graphs = CudaGraphs(self.eager, Body(loaded), CpuRecorder(), LIMITS)
+        self.graphs = CudaGraphs(self.eager, CpuRecorder(), LIMITS)
         self.graphs.record(lambda: None, pytest.fail)
         steps = ReplaySteps.within(self.eager.storage, loaded.context_length, LIMITS.rows)
         assert steps is not None

@@ -8,7 +8,6 @@ from dataclasses import replace
 import torch
 
 from millstream_worker.engine.protocol.frames import Tried
-from millstream_worker.engine.runner.cuda_graphs.body import Body
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Recorder
 from millstream_worker.engine.runner.cuda_graphs.replay_check import check_replay, compute
 from millstream_worker.engine.runner.cuda_graphs.replay_steps import ReplaySteps
@@ -57,7 +56,7 @@ def record(eager: Eager, recorder: Recorder, limits: GraphLimits, findings: Find
 
 def _record(eager: Eager, recorder: Recorder, limits: GraphLimits, findings: Findings) -> CudaGraphs:
     before, start = recorder.free_bytes(), time.monotonic()
-    graphs = CudaGraphs(eager, Body(eager.loaded), recorder, limits)
+    graphs = CudaGraphs(eager, recorder, limits)
     rows, tokens = graphs.sizes
     findings.report(Tried.CUDA_GRAPHS)
     graphs.record(eager.mark, findings.fall_back)

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.interface import StaticAttention, StaticSize, StaticStep
-from millstream_worker.engine.runner.cuda_graphs.body import Body
 from millstream_worker.engine.runner.cuda_graphs.ladder import row_rungs, rung_for, token_rungs
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Recorder, Replay
 from millstream_worker.engine.runner.device.transfer import Arena, Field
@@ -51,11 +50,14 @@ class _Recorded:
 
 
 class CudaGraphs:
-    """The recorded steps of one model over one storage. Recording needs the device for itself. Raises
-    CannotRecord for an attention backend without static steps."""
+    """The recorded steps of one model's body over one storage; heads are computed after it. Recording needs
+    the device for itself. Raises CannotRecord for a model without a body, or an attention backend without
+    static steps."""
 
-    def __init__(self, eager: Eager, body: Body, recorder: Recorder, limits: GraphLimits) -> None:
-        device = eager.last_tokens.device
+    def __init__(self, eager: Eager, recorder: Recorder, limits: GraphLimits) -> None:
+        device, body = eager.last_tokens.device, eager.loaded.heads.body
+        if body is None:
+            raise CannotRecord(eager.loaded.heads.uncut)
         if not isinstance(eager.attention, StaticAttention):
             raise CannotRecord(f"attention ({eager.loaded.attention}) computes from values of the host")
         self.eager = eager
@@ -104,18 +106,18 @@ class CudaGraphs:
             fall_back(f"CUDA graphs of decode steps only: {without}")
 
     def run(self, plan: Plan) -> Tensor:
-        logits = self.replay(plan)
-        return self.eager.run(plan) if logits is None else logits
+        answer = self.replay(plan)
+        return self.eager.run(plan) if answer is None else answer
 
     def replay(self, plan: Plan) -> Tensor | None:
-        """Returns logits [L, vocabulary] of a step by replaying it; None: none of its size is recorded."""
+        """Returns the answer of a step by replaying its body; None: none of its size is recorded."""
         recorded = self.recorded_for(plan)
         if recorded is None:
             return None
         recorded.inputs.fill(**_inputs_of(plan))
         recorded.step.fill(plan)
         recorded.replay()
-        return self._logits(plan, recorded.inputs)
+        return self._answer(plan, recorded.inputs)
 
     def recorded_for(self, plan: Plan) -> _Recorded | None:
         """Returns the smallest recorded step that holds this one; decode steps may find one of those with
@@ -125,10 +127,11 @@ class CudaGraphs:
         found = (self._decodes.get((rows, len(plan.prefix_group_lens) > 0)), self._mixed.get(tokens))
         return next((one for one in found if one and one.size.holds(plan)), None)
 
-    def _logits(self, plan: Plan, inputs: Arena) -> Tensor:
+    def _answer(self, plan: Plan, inputs: Arena) -> Tensor:
         count, wanted = plan.token_count, len(plan.logit_indices)
         everything = wanted == count and bool((plan.logit_indices[1:] > plan.logit_indices[:-1]).all())
-        return self._body.logits(self._hidden[:count], None if everything else inputs["wanted"][:wanted])
+        head = self.eager.loaded.heads.heads[plan.head]
+        return head(self._hidden[:count], None if everything else inputs["wanted"][:wanted])
 
     def _record_mixed(self, mark: Callable[[], None]) -> None:
         for index, tokens in enumerate(reversed(self._token_rungs)):
@@ -163,7 +166,7 @@ class CudaGraphs:
 
     def _compute(self, inputs: Arena, tokens: int) -> None:
         ids = token_ids(inputs["tokens"], inputs["sources"], self.eager.last_tokens)
-        self._hidden[:tokens].copy_(self._body.hidden(ids, inputs["positions"]))
+        self._hidden[:tokens].copy_(self._body(ids, inputs["positions"]))
 
 
 def _inputs(tokens: int, device: torch.device) -> Arena:

@@ -32,7 +32,7 @@ from millstream_worker.engine.runner.model import support
 from millstream_worker.engine.runner.model.anatomy import Anatomy, observe
 from millstream_worker.engine.runner.model.attention_choice import choose
 from millstream_worker.engine.runner.model.kv_choice import in_format
-from millstream_worker.engine.runner.model.logits import LogitsFunction
+from millstream_worker.engine.runner.model.model_heads import ModelHeads
 from millstream_worker.engine.runner.model.packed_model import load_packed
 from millstream_worker.engine.runner.model.weights import check_finite, end_ids, load_config, load_weights
 from millstream_worker.engine.runner.native.library import Library
@@ -48,8 +48,8 @@ class LoadedModel:
     """A model on its device, and the facts about it that the engine asks for."""
 
     model: PreTrainedModel
-    logits: LogitsFunction  # of the model
     anatomy: Anatomy
+    heads: ModelHeads  # with its body
     architecture: str
     attention: str  # backend: torch | native | triton
     attend_over: Callable[[KVStorage], AttentionBackend]  # makes the backend
@@ -135,8 +135,8 @@ def load_model(
     attention_line = f"attention: {chosen.reason}"
     return LoadedModel(
         model=model,
-        logits=LogitsFunction(model),
         anatomy=anatomy,
+        heads=ModelHeads(model, anatomy),
         architecture=type(model).__name__,
         attention=chosen.name,
         attend_over=chosen.build,
