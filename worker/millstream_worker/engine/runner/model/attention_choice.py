@@ -17,8 +17,6 @@ from millstream_worker.engine.runner.native.build import build
 from millstream_worker.engine.runner.native.compiler import CannotBuild
 from millstream_worker.engine.runner.native.library import ENTRIES, Library
 
-NAMES = ("auto", "torch", "native", "triton")
-
 
 @dataclass(frozen=True, slots=True)
 class AttentionChoice:
@@ -43,8 +41,6 @@ def choose(
     """Returns the backend for what was asked ("auto" or a name), with keys and values of `dtype`. ValueError
     if it cannot run here. What is compiled is kept in `cache_dir` ("": ~/.cache/millstream); that is told to
     `report`, and `mark` is called meanwhile."""
-    if name not in NAMES:
-        raise ValueError(f"attention is {name!r}; it must be one of {', '.join(NAMES)}")
     if name == "auto" and gpu is not None and not gpu.runs_our_kernels:
         reason = "plain PyTorch: the kernels need compute capability 8.0, this GPU has {}.{}"
         return AttentionChoice("torch", reason.format(*gpu.capability), TorchAttention, fallback=True)
