@@ -17,6 +17,13 @@ MIRRORED = {  # folders of tests, and of what they test
 MOST_FILES = 13  # Python files of a folder, without __init__.py and __main__.py
 FACES = {"__init__", "__main__"}
 MOST_IMPORTS = 15  # modules of ours that a file of the engine imports
+GPU = "millstream_worker.engine.runner.gpu"
+CHOOSERS = {  # import what only a GPU runs
+    "millstream_worker.engine.assembly.chosen_device",
+    "millstream_worker.engine.assembly.model_runner",
+    "millstream_worker.engine.assembly.sampling_choice",
+    "millstream_worker.engine.runner.model.attention_choice",
+}
 WIDE = {"scheduler", "load"}  # files that import more: they join many
 
 
@@ -153,6 +160,26 @@ def test_a_file_of_the_engine_imports_few_others() -> None:
     assert {stem for stem, count in counts.items() if count > MOST_IMPORTS} == WIDE
 
 
+def everywhere(tree: ast.AST) -> Iterator[str]:
+    """What a file imports at any time, but for types."""
+    guarded = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
+    for_types = [node for node in guarded if ast.unparse(node.test).endswith("TYPE_CHECKING")]
+    left_out = {inner for node in for_types for inner in node.body}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and node not in left_out:
+            yield from imports([node])
+
+
+def test_only_choosers_import_what_a_gpu_runs() -> None:
+    found = {
+        name
+        for name, file in sources().items()
+        if not name.startswith(GPU)
+        and any(target.startswith(f"{GPU}.") for target in everywhere(ast.parse(file.read_text("utf-8"))))
+    }
+    assert found == CHOOSERS
+
+
 def test_no_folders_import_each_other() -> None:
     assert circles(folder_imports()) == set()
 
@@ -171,6 +198,10 @@ def f():
 
 def test_imports_for_types_and_inside_of_functions_do_not_count() -> None:
     assert list(imports(ast.parse(SOURCE).body)) == ["a", "b.c", "e"]
+
+
+def test_imports_of_functions_count_at_the_fence() -> None:
+    assert set(everywhere(ast.parse(SOURCE))) == {"a", "b.c", "e", "g"}
 
 
 def test_a_circle_is_found() -> None:

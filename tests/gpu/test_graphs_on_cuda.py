@@ -17,10 +17,10 @@ from support.models import checkpoints
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.process import CannotLoad
 from millstream_worker.engine.runner.compiled.compile import compile_model
-from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
-from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord
-from millstream_worker.engine.runner.cuda_graphs.recording import record
-from millstream_worker.engine.runner.cuda_graphs.steps import GraphLimits
+from millstream_worker.engine.runner.gpu.cuda_graphs.cuda import CudaRecorder
+from millstream_worker.engine.runner.gpu.cuda_graphs.recorder import CannotRecord
+from millstream_worker.engine.runner.gpu.cuda_graphs.recording import record
+from millstream_worker.engine.runner.gpu.cuda_graphs.steps import GraphLimits
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 from millstream_worker.engine.runner.runner import Runner
 from millstream_worker.engine.runner.self_check.findings import Findings

@@ -16,7 +16,7 @@ from millstream_worker.engine.assembly import build, checked_model, chosen_devic
 from millstream_worker.engine.process import CannotLoad
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.request import EngineRequest
-from millstream_worker.engine.runner.device.gpu import GIB, Gpu
+from millstream_worker.engine.runner.gpu.gpu import GIB, Gpu
 
 H200 = Gpu("NVIDIA H200", (9, 0), 140 * GIB, 139 * GIB)
 T4 = Gpu("Tesla T4", (7, 5), 15 * GIB, 14 * GIB)

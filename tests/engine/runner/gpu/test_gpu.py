@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from millstream_worker.engine.runner.device.gpu import GIB, Gpu
+from millstream_worker.engine.runner.gpu.gpu import GIB, Gpu
 from millstream_worker.engine.runner.model.attention_choice import choose
 
 T4 = Gpu("Tesla T4", (7, 5), 15 * GIB, 14 * GIB)

@@ -17,8 +17,8 @@ from support.engine.static_attention import PlainStatic
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.compiled.compile import compile_model
-from millstream_worker.engine.runner.cuda_graphs.recording import record
-from millstream_worker.engine.runner.cuda_graphs.steps import GraphLimits
+from millstream_worker.engine.runner.gpu.cuda_graphs.recording import record
+from millstream_worker.engine.runner.gpu.cuda_graphs.steps import GraphLimits
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.model.model_heads import ModelHeads
 from millstream_worker.engine.runner.replay.cpu_replay import CpuReplay

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -10,12 +11,14 @@ from millstream_worker.engine.assembly.chosen_device import ChosenDevice
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.runner.checkpoint.checkpoint import Checkpoint
 from millstream_worker.engine.runner.device.cpu_threads import use_threads
-from millstream_worker.engine.runner.device.gpu import Gpu
 from millstream_worker.engine.runner.model.checked_attention import checked_attention
 from millstream_worker.engine.runner.model.dtypes import DTYPES, computed_in
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 from millstream_worker.engine.runner.model.weights import load_config
 from millstream_worker.engine.runner.self_check.findings import Findings
+
+if TYPE_CHECKING:
+    from millstream_worker.engine.runner.gpu.gpu import Gpu
 
 
 def load_checked(

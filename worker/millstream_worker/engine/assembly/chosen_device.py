@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from millstream_worker.engine.protocol.config import EngineConfig
-from millstream_worker.engine.runner.cuda_graphs import recording
 from millstream_worker.engine.runner.device.cpu_threads import use_threads
-from millstream_worker.engine.runner.device.gpu import Gpu, gpu_of
+from millstream_worker.engine.runner.gpu.cuda_graphs import recording
+from millstream_worker.engine.runner.gpu.gpu import Gpu, gpu_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import torch
 
 from millstream_worker.engine.assembly.fitted_memory import FittedMemory
-from millstream_worker.engine.runner.cuda_graphs import recording
-from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
-from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord
-from millstream_worker.engine.runner.cuda_graphs.steps import GraphLimits
 from millstream_worker.engine.runner.device.free_cores import FreeCores
 from millstream_worker.engine.runner.forward import Eager, Forward
+from millstream_worker.engine.runner.gpu.cuda_graphs import recording
+from millstream_worker.engine.runner.gpu.cuda_graphs.cuda import CudaRecorder
+from millstream_worker.engine.runner.gpu.cuda_graphs.recorder import CannotRecord
+from millstream_worker.engine.runner.gpu.cuda_graphs.steps import GraphLimits
 from millstream_worker.engine.runner.kv.host_swap import HostSwap, open_swap
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.load import LoadedModel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream_worker.engine.runner.device.gpu import settle
+from millstream_worker.engine.runner.device.transfer import settle
 from millstream_worker.engine.runner.gpu.sampling.triton_chooser import TritonChooser
 from millstream_worker.engine.runner.gpu.sampling.triton_draws import TritonDraws
 from millstream_worker.engine.runner.model.load import LoadedModel

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.engine.attention_step import DEVICE
 
-from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
+from millstream_worker.engine.runner.gpu.attention.triton_backend import TritonAttention
 from millstream_worker.engine.runner.kv.kv_format import KVFormat
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage

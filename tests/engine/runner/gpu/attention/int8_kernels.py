@@ -11,8 +11,8 @@ from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
-from millstream_worker.engine.runner.attention.triton import launches
-from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
+from millstream_worker.engine.runner.gpu.attention import launches
+from millstream_worker.engine.runner.gpu.attention.triton_backend import TritonAttention
 from millstream_worker.engine.runner.kv.kv_format import LEAST_HALF
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage

@@ -8,8 +8,8 @@ import torch
 from support.engine.attention_step import DTYPES, Lens, PrefixGroupRows, Step, spec
 from support.engine.planning import sharing
 
-from millstream_worker.engine.runner.attention.triton.step_layout import StepLayout
-from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
+from millstream_worker.engine.runner.gpu.attention.step_layout import StepLayout
+from millstream_worker.engine.runner.gpu.attention.triton_backend import TritonAttention
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 LENS: Lens = [(70, 1), (33, 1), (55, 1), (32, 1), (7, 1), (20, 3)]

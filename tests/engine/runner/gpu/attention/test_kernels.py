@@ -18,7 +18,7 @@ from support.engine.interpreted import passed
     [
         (("kernels.py", "checked_kernels.py", "int8_kernels.py"), 60),
         (("shared_kernels.py", "static_kernels.py", "shared_tokens.py"), 40),
-        (("../../sampling/interpreted_draws.py",), 35),
+        (("../sampling/interpreted_draws.py",), 35),
     ],
 )
 def test_the_kernels_compute_what_others_do(checks: tuple[str, ...], least: int) -> None:

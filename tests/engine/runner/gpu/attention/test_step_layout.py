@@ -11,9 +11,9 @@ from support.engine.planning import sharing
 
 from millstream_worker.engine.brain.batch.plan import Plan, packed_plan
 from millstream_worker.engine.runner.attention.interface import StaticSize
-from millstream_worker.engine.runner.attention.triton.device_step import WIDTHS
-from millstream_worker.engine.runner.attention.triton.key_parts import STEP, cut
-from millstream_worker.engine.runner.attention.triton.step_layout import StepLayout
+from millstream_worker.engine.runner.gpu.attention.device_step import WIDTHS
+from millstream_worker.engine.runner.gpu.attention.key_parts import STEP, cut
+from millstream_worker.engine.runner.gpu.attention.step_layout import StepLayout
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 H200 = 528  # programs: four for each of 132 processors

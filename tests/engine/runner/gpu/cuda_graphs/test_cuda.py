@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
+from millstream_worker.engine.runner.gpu.cuda_graphs.cuda import CudaRecorder
 
 
 class StandIn:

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_worker.engine.runner.cuda_graphs.ladder import row_rungs, rung_for, token_rungs
-from millstream_worker.engine.runner.cuda_graphs.recording import wanted
+from millstream_worker.engine.runner.gpu.cuda_graphs.ladder import row_rungs, rung_for, token_rungs
+from millstream_worker.engine.runner.gpu.cuda_graphs.recording import wanted
 
 MOST = st.integers(1, 8192)
 

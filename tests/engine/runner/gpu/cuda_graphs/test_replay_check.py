@@ -19,11 +19,11 @@ from support.engine.static_attention import PlainStatic, PlainStep
 from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
-from millstream_worker.engine.runner.attention.triton.step_layout import StepLayout
-from millstream_worker.engine.runner.cuda_graphs.replay_check import check_replay, compute
-from millstream_worker.engine.runner.cuda_graphs.replay_steps import ReplaySteps
-from millstream_worker.engine.runner.cuda_graphs.steps import CudaGraphs, GraphLimits
 from millstream_worker.engine.runner.forward import Eager
+from millstream_worker.engine.runner.gpu.attention.step_layout import StepLayout
+from millstream_worker.engine.runner.gpu.cuda_graphs.replay_check import check_replay, compute
+from millstream_worker.engine.runner.gpu.cuda_graphs.replay_steps import ReplaySteps
+from millstream_worker.engine.runner.gpu.cuda_graphs.steps import CudaGraphs, GraphLimits
 from millstream_worker.engine.runner.kv.kv_format import KVFormat
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage

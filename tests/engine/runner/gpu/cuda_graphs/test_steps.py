@@ -18,10 +18,10 @@ from support.engine.static_attention import PlainStatic
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner.cuda_graphs import steps
-from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Replay
-from millstream_worker.engine.runner.cuda_graphs.recording import record
-from millstream_worker.engine.runner.cuda_graphs.steps import CudaGraphs, GraphLimits
+from millstream_worker.engine.runner.gpu.cuda_graphs import steps
+from millstream_worker.engine.runner.gpu.cuda_graphs.recorder import CannotRecord, Replay
+from millstream_worker.engine.runner.gpu.cuda_graphs.recording import record
+from millstream_worker.engine.runner.gpu.cuda_graphs.steps import CudaGraphs, GraphLimits
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.runner import Runner

@@ -1,4 +1,4 @@
-"""The kernel that draws beside the CPU's sampler, of the same weights. Run by triton/test_kernels.py in a
+"""The kernel that draws beside the CPU's sampler, of the same weights. Run by attention/test_kernels.py in a
 process of its own, where Triton interprets it on the CPU; on a machine with a GPU it is compiled there."""
 
 from __future__ import annotations

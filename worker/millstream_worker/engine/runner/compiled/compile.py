@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from millstream_worker.engine.protocol.frames import Tried
 from millstream_worker.engine.runner.device import torch_internals
-from millstream_worker.engine.runner.device.gpu import settle
+from millstream_worker.engine.runner.device.transfer import settle
 from millstream_worker.engine.runner.linear.quantized_layers import without_rounding
 from millstream_worker.engine.runner.model.load import LoadedModel, occupy
 from millstream_worker.engine.runner.self_check.deviation import compare_logits

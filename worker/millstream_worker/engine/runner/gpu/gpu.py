@@ -64,12 +64,6 @@ class Gpu:
         return found
 
 
-def settle(device: torch.device) -> None:
-    """Waits for a GPU. Raises its fault, if there is one: after that only another process can use it."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def gpu_of(device: torch.device) -> Gpu | None:
     """Returns what torch reports of a device; None for the CPU."""
     if device.type != "cuda":

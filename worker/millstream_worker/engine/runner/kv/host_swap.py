@@ -18,7 +18,7 @@ import torch
 from millstream_worker.engine.brain.batch.plan import Int32, Plan
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.sizes import size_bytes
-from millstream_worker.engine.runner.device.gpu import settle
+from millstream_worker.engine.runner.device.transfer import settle
 from millstream_worker.engine.runner.kv.pool_size import GIB
 from millstream_worker.engine.runner.kv.storage import KVStorage
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from millstream_worker.engine.protocol.config import cache_folder
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
-from millstream_worker.engine.runner.device.gpu import Gpu
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.native.build import build
 from millstream_worker.engine.runner.native.compiler import CannotBuild
 from millstream_worker.engine.runner.native.library import ENTRIES, Library
+
+if TYPE_CHECKING:
+    from millstream_worker.engine.runner.gpu.gpu import Gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ def _on_the_cpu(name: str, dtype: torch.dtype, library_built: Callable[[], Libra
 
 
 def _triton(storage: KVStorage) -> AttentionBackend:
-    from millstream_worker.engine.runner.attention.triton.triton_backend import (
+    from millstream_worker.engine.runner.gpu.attention.triton_backend import (
         TritonAttention,  # needs triton
     )
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.interface import StaticSize
-from millstream_worker.engine.runner.attention.triton.device_step import WIDTHS, DeviceStep
-from millstream_worker.engine.runner.attention.triton.step_layout import StepLayout
 from millstream_worker.engine.runner.device.transfer import Arena, Field, to_device
+from millstream_worker.engine.runner.gpu.attention.device_step import WIDTHS, DeviceStep
+from millstream_worker.engine.runner.gpu.attention.step_layout import StepLayout
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 # What stands beyond a step's own values; else 0.

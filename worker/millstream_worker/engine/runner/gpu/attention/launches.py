@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from millstream_worker.engine.runner.attention.triton.decode import decode_kernel, shared_kernel
-from millstream_worker.engine.runner.attention.triton.device_step import DeviceStep
-from millstream_worker.engine.runner.attention.triton.partials import merge_kernel
-from millstream_worker.engine.runner.attention.triton.prefill import prefill_kernel
-from millstream_worker.engine.runner.attention.triton.store import store_kernel
-from millstream_worker.engine.runner.attention.triton.tile_sizes import (
+from millstream_worker.engine.runner.gpu.attention.decode import decode_kernel, shared_kernel
+from millstream_worker.engine.runner.gpu.attention.device_step import DeviceStep
+from millstream_worker.engine.runner.gpu.attention.partials import merge_kernel
+from millstream_worker.engine.runner.gpu.attention.prefill import prefill_kernel
+from millstream_worker.engine.runner.gpu.attention.store import store_kernel
+from millstream_worker.engine.runner.gpu.attention.tile_sizes import (
     LEAST_DOT,
     NARROW_HEAD,
     head_bytes,

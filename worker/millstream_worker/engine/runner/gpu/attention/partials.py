@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from millstream_worker.engine.runner.attention.triton.tile import LOG2_E
+from millstream_worker.engine.runner.gpu.attention.tile import LOG2_E
 
 AT_ONCE = tl.constexpr(16)  # partials; a kernel for each number of them would be too many to compile
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from millstream_worker.engine.runner.attention.triton.tile import (
+from millstream_worker.engine.runner.gpu.attention.tile import (
     attend_range,
     empty_sums,
     load_queries,

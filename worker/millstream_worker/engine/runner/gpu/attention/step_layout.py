@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from millstream_worker.engine.brain.batch.plan import Int32, Int64, Plan
 from millstream_worker.engine.runner.attention.interface import StaticSize
 from millstream_worker.engine.runner.attention.tiles import tiles
-from millstream_worker.engine.runner.attention.triton.device_step import WIDTHS
-from millstream_worker.engine.runner.attention.triton.key_parts import KeyParts, cut
-from millstream_worker.engine.runner.attention.triton.tile_sizes import tile_rows, tile_tokens
+from millstream_worker.engine.runner.gpu.attention.device_step import WIDTHS
+from millstream_worker.engine.runner.gpu.attention.key_parts import KeyParts, cut
+from millstream_worker.engine.runner.gpu.attention.tile_sizes import tile_rows, tile_tokens
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 LEAST_PART_KEYS = 256  # a shorter part costs more to merge than it saves

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.interface import StaticSize, StaticStep
-from millstream_worker.engine.runner.attention.triton import launches
-from millstream_worker.engine.runner.attention.triton.device_step import DeviceStep
-from millstream_worker.engine.runner.attention.triton.held_step import HeldStep
-from millstream_worker.engine.runner.attention.triton.step_layout import StepLayout
 from millstream_worker.engine.runner.device.transfer import together
+from millstream_worker.engine.runner.gpu.attention import launches
+from millstream_worker.engine.runner.gpu.attention.device_step import DeviceStep
+from millstream_worker.engine.runner.gpu.attention.held_step import HeldStep
+from millstream_worker.engine.runner.gpu.attention.step_layout import StepLayout
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import torch
 
-from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Replay
 from millstream_worker.engine.runner.device import torch_internals
+from millstream_worker.engine.runner.gpu.cuda_graphs.recorder import CannotRecord, Replay
 
 
 class CudaRecorder:

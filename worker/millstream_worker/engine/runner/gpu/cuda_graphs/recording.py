@@ -8,12 +8,12 @@ from dataclasses import replace
 import torch
 
 from millstream_worker.engine.protocol.frames import Tried
-from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Recorder
-from millstream_worker.engine.runner.cuda_graphs.replay_check import check_replay, compute
-from millstream_worker.engine.runner.cuda_graphs.replay_steps import ReplaySteps
-from millstream_worker.engine.runner.cuda_graphs.steps import CudaGraphs, GraphLimits
-from millstream_worker.engine.runner.device.gpu import settle
+from millstream_worker.engine.runner.device.transfer import settle
 from millstream_worker.engine.runner.forward import Eager
+from millstream_worker.engine.runner.gpu.cuda_graphs.recorder import CannotRecord, Recorder
+from millstream_worker.engine.runner.gpu.cuda_graphs.replay_check import check_replay, compute
+from millstream_worker.engine.runner.gpu.cuda_graphs.replay_steps import ReplaySteps
+from millstream_worker.engine.runner.gpu.cuda_graphs.steps import CudaGraphs, GraphLimits
 from millstream_worker.engine.runner.self_check.deviation import Mismatch
 from millstream_worker.engine.runner.self_check.findings import Findings, short
 

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.interface import StaticAttention, StaticSize, StaticStep
-from millstream_worker.engine.runner.cuda_graphs.ladder import row_rungs, rung_for, token_rungs
-from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Recorder, Replay
 from millstream_worker.engine.runner.device.transfer import Arena, Field
 from millstream_worker.engine.runner.forward import Eager, sampled_in, token_ids
+from millstream_worker.engine.runner.gpu.cuda_graphs.ladder import row_rungs, rung_for, token_rungs
+from millstream_worker.engine.runner.gpu.cuda_graphs.recorder import CannotRecord, Recorder, Replay
 from millstream_worker.engine.runner.self_check.findings import short
 
 # Segments with prompts in one step: at most MOST_PROMPTS, or one per PROMPT_TOKENS tokens if that is more. A
