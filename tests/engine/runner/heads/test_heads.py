@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.engine.cpu_recorder import CpuRecorder
+from support.engine.mean_head import with_mean
 from support.engine.planning import Segment, pack
 from support.engine.serving import eager_of, logits_of, runner_of
 from support.engine.static_attention import PlainStatic
@@ -20,30 +21,12 @@ from millstream_worker.engine.runner.compiled.compile import compile_model
 from millstream_worker.engine.runner.gpu.cuda_graphs.recording import record
 from millstream_worker.engine.runner.gpu.cuda_graphs.steps import GraphLimits
 from millstream_worker.engine.runner.model.load import LoadedModel
-from millstream_worker.engine.runner.model.model_heads import ModelHeads
 from millstream_worker.engine.runner.replay.cpu_replay import CpuReplay
 from millstream_worker.engine.runner.runner import Runner
 from millstream_worker.engine.runner.self_check.findings import Findings
 
 Load = Callable[[str], LoadedModel]
 STEPS = ([3, 1, 5], [2], [1, 1, 1, 1])  # new tokens of rows
-
-
-class Mean:
-    """The mean of the hidden states of each row's new tokens; `wanted` are the last of each row."""
-
-    def __call__(self, hidden: torch.Tensor, wanted: torch.Tensor | None) -> torch.Tensor:
-        if wanted is None:  # each token is the last of a row
-            return hidden.clone()
-        before = torch.cat((wanted.new_full((1,), -1), wanted[:-1]))
-        places = torch.arange(len(hidden), device=hidden.device)
-        within = (places > before[:, None]) & (places <= wanted[:, None])  # [L, T]
-        total = (hidden[None] * within[..., None]).sum(1)
-        return total / within.sum(1, keepdim=True)
-
-
-def with_mean(loaded: LoadedModel) -> LoadedModel:
-    return replace(loaded, heads=ModelHeads(loaded.model, loaded.anatomy, {"mean": Mean()}))
 
 
 def plan_of(lens: list[int], shift: int = 0) -> Plan:
