@@ -157,7 +157,7 @@ def test_a_file_of_the_engine_imports_few_others() -> None:
             targets = imports(ast.parse(file.read_text("utf-8")).body)
             counts[file.stem] = len({longest(target, modules) for target in targets} - {None})
     assert len(counts) > 100
-    assert {stem for stem, count in counts.items() if count > MOST_IMPORTS} == WIDE
+    assert {stem for stem, count in counts.items() if count > MOST_IMPORTS} <= WIDE
 
 
 def everywhere(tree: ast.AST) -> Iterator[str]:
