@@ -31,9 +31,10 @@ def _llama8b(name: str, workloads: str, **settings: str) -> Part:
     return Part(name, f"{_PARTS}.engine:llama8b", 150, environment=own)
 
 
-def _start(name: str, shape: str) -> Part:
+def _start(name: str, shape: str, settings: str = "") -> Part:
     """An engine's start alone."""
-    return Part(name, f"{_PARTS}.engine:{shape}", 400, environment={"SURVEY_WORKLOADS": "none"})
+    own = {"SURVEY_ENGINE": settings, "SURVEY_WORKLOADS": "none"}
+    return Part(name, f"{_PARTS}.engine:{shape}", 400, environment=own)
 
 
 MACHINE = _part("machine", "machine:look", 40)
@@ -81,12 +82,15 @@ LADDER: dict[str, tuple[Group, ...]] = {
     "5": (
         (MACHINE,),
         (_part("fp8", "products:float8", 90),),
+        (_llama8b("fp8-engine", "decode,single,shareddoc,shared,document,ragged", weights="fp8"),),
+        (_llama8b("fp8-lengths", "128to128,1000to1000", weights="fp8", max_rows="1024", kv_memory="100GiB"),),
         (_part("humming", "products:humming", 200),),
     ),
     # On the null GPU: compiles the code that the steps need on the device.
     "warm": (
         (_start("warm8b", "llama8b"),),
         (_start("warm06b", "qwen06b"),),
+        (_start("warm8b-fp8", "llama8b", "weights=fp8"),),
         (ATTENTION,),
         (NARROW,),
         (GRAPHS,),

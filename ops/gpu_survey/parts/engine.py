@@ -121,7 +121,7 @@ def _compiled_anywhere() -> Iterator[None]:
     version = hashlib.sha256("".join([torch.__version__, *sources]).encode()).hexdigest()[:8]
 
     def digest(loaded: LoadedModel) -> str:
-        return f"{loaded.architecture}-{loaded.parameters}-{loaded.attention}-{version}"
+        return f"{loaded.architecture}-{loaded.parameters}-{loaded.attention}-{loaded.weights}-{version}"
 
     with mock.patch.object(compiled_cache, "_digest", digest):
         yield

@@ -45,6 +45,7 @@ from millstream_worker.engine.runner.runner import Launched, Runner
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
 from millstream_worker.engine.runner.self_check.findings import Findings, short
+from millstream_worker.engine.runner.self_check.product_check import check_products
 
 _SHARING = {  # by backend: on the CPU two rows that share 192 tokens are read faster together already
     "triton": SharingCosts(),
@@ -85,6 +86,7 @@ def _build(
     findings = Findings(report)
     findings.fallbacks += loaded.fallbacks
     loaded = checked_attention(loaded, config.attention, config.block_size, findings, mark)
+    check_products(loaded.model, findings)
     loaded = replace(loaded, draws=_draws(loaded, findings))
     compilation = Compilation(config, loaded, findings, mark)
     compilation.at_start()
