@@ -63,6 +63,7 @@ LADDER: dict[str, tuple[Group, ...]] = {
         (SAMPLER,),
         (_part("kernels", "kernels:as_they_are", 120),),
         (_part("gemm", "products:bfloat16", 60),),
+        (_part("check-page", "engine:check_page", 90),),
     ),
     # What each of the engine's means is worth: the same without it.
     "3": (
