@@ -28,7 +28,7 @@ def _part(name: str, entry: str, limit_s: float, *, waits: bool = False) -> Part
 def _llama8b(name: str, workloads: str, **settings: str) -> Part:
     """A whole engine with other settings, on some workloads."""
     own = {"SURVEY_ENGINE": ",".join(map("=".join, settings.items())), "SURVEY_WORKLOADS": workloads}
-    return Part(name, f"{_PARTS}.engine:llama8b", 150, environment=own)
+    return Part(name, f"{_PARTS}.engine:llama8b", 180, environment=own)
 
 
 def _start(name: str, shape: str, settings: str = "") -> Part:
