@@ -52,6 +52,8 @@ _SHAPES: dict[str, tuple[int, int, int | tuple[int, int], int | tuple[int, int]]
     "b": (32, 0, 512, 64),
     "c": (64, 200, 30, 50),
     "single": (1, 0, 128, 256),
+    "128to128": (2048, 0, 128, 128),  # the lengths at which TensorRT-LLM's figures are published
+    "1000to1000": (1024, 0, 1000, 1000),
 }
 CPU_WORKLOADS = ("a", "r", "b", "c")  # uniform, ragged outputs, documents, shared prefix
 NAMES = tuple(_SHAPES)

@@ -94,7 +94,7 @@ def _pack(options: argparse.Namespace) -> int:
     carried.pack([carried.HUMMING] if options.humming else [])
     shutil.rmtree(scratch(), ignore_errors=True)
     # Compiled layers are found again by the name of the card, kernels are not.
-    for card, parts in (({}, ""), (H200, "warm8b,warm06b")):
+    for card, parts in (({}, ""), (H200, "warm8b,warm06b,warm8b-fp8")):
         if status := _run_on_null_gpu("warm", parts, 600.0, _OUT, card):
             return status
     carried.pack_cache()

@@ -28,12 +28,13 @@ def _part(name: str, entry: str, limit_s: float, *, waits: bool = False) -> Part
 def _llama8b(name: str, workloads: str, **settings: str) -> Part:
     """A whole engine with other settings, on some workloads."""
     own = {"SURVEY_ENGINE": ",".join(map("=".join, settings.items())), "SURVEY_WORKLOADS": workloads}
-    return Part(name, f"{_PARTS}.engine:llama8b", 150, environment=own)
+    return Part(name, f"{_PARTS}.engine:llama8b", 180, environment=own)
 
 
-def _start(name: str, shape: str) -> Part:
+def _start(name: str, shape: str, settings: str = "") -> Part:
     """An engine's start alone."""
-    return Part(name, f"{_PARTS}.engine:{shape}", 400, environment={"SURVEY_WORKLOADS": "none"})
+    own = {"SURVEY_ENGINE": settings, "SURVEY_WORKLOADS": "none"}
+    return Part(name, f"{_PARTS}.engine:{shape}", 400, environment=own)
 
 
 MACHINE = _part("machine", "machine:look", 40)
@@ -62,6 +63,7 @@ LADDER: dict[str, tuple[Group, ...]] = {
         (SAMPLER,),
         (_part("kernels", "kernels:as_they_are", 120),),
         (_part("gemm", "products:bfloat16", 60),),
+        (_part("check-page", "engine:check_page", 90),),
     ),
     # What each of the engine's means is worth: the same without it.
     "3": (
@@ -81,12 +83,15 @@ LADDER: dict[str, tuple[Group, ...]] = {
     "5": (
         (MACHINE,),
         (_part("fp8", "products:float8", 90),),
+        (_llama8b("fp8-engine", "decode,single,shareddoc,shared,document,ragged", weights="fp8"),),
+        (_llama8b("fp8-lengths", "128to128,1000to1000", weights="fp8", max_rows="1024", kv_memory="100GiB"),),
         (_part("humming", "products:humming", 200),),
     ),
     # On the null GPU: compiles the code that the steps need on the device.
     "warm": (
         (_start("warm8b", "llama8b"),),
         (_start("warm06b", "qwen06b"),),
+        (_start("warm8b-fp8", "llama8b", "weights=fp8"),),
         (ATTENTION,),
         (NARROW,),
         (GRAPHS,),

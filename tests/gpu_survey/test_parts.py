@@ -8,17 +8,23 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 pytest.importorskip("triton")
 
 import torch
+from ops.bench.models.shapes import LLAMA_8B, QWEN_06B
 from ops.gpu_survey.carried import ROOT
 from ops.gpu_survey.parts import step_profile
 from ops.gpu_survey.parts.one_line import double_kernel
+from ops.gpu_survey.parts.random_model import folder
 from ops.gpu_survey.survey import Survey
+from safetensors import safe_open
 from support.engine.kernel_resources import Launch, compiled, hazards
+
+from millstream_worker.engine.runner.checkpoint.checkpoint import resolve
 
 
 def test_the_kernel_of_one_line_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,6 +39,14 @@ def test_a_write_to_wgmma_operands_before_the_wait_is_found() -> None:
     assert hazards(sass(code[0], early, code[1])) == 1
     assert hazards(sass(code[0], "MOV R7, R2", late, code[1], early)) == 0
     assert hazards(sass(code[0], "LDS.128 R4, [R2]", "LDS.128 R6, [R2]", code[1])) == 2
+
+
+@pytest.mark.parametrize("shape", [LLAMA_8B, QWEN_06B])
+def test_a_shape_passes_the_checks_of_a_folder(shape: dict[str, Any], tmp_path: Path) -> None:
+    found = resolve(str(folder(shape, tmp_path / "model")), str(tmp_path / "cache"), print)
+    assert found.folder == tmp_path / "model"
+    with safe_open(found.folder / "load.safetensors", framework="pt") as file:
+        assert [*file.keys()] == ["none"]
 
 
 def sass(*lines: str) -> str:

@@ -85,9 +85,10 @@ class Settings(BaseSettings):
     """Format of the KV cache: auto stores keys and values as they are computed, int8 in 8 bits with a scale
     for each token and head: nearly twice the tokens of bfloat16 in the same memory, and slightly different
     outputs; layers with a sliding window keep their own."""
-    weights: Literal["auto", "int8"] = "auto"
-    """Format of the weights: auto keeps the checkpoint's, int8 quantises them on a CPU when they are loaded,
-    in groups of 32 with one scale each: half the memory, faster, and slightly different outputs."""
+    weights: Literal["auto", "int8", "fp8"] = "auto"
+    """Format of the weights: auto keeps the checkpoint's; int8 on a CPU and fp8 on a GPU quantise them when
+    they are loaded, in groups of 32 or by row with one scale each: half the memory, faster, and slightly
+    different outputs."""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Device to compute on: auto, cpu, cuda or cuda:N."""
     threads: int = Field(0, ge=0, le=1024)

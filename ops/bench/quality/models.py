@@ -12,6 +12,7 @@ from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import packed_plan
 from millstream_worker.engine.runner.kv.storage import KVStorage
+from millstream_worker.engine.runner.linear.replace import replace_linear_layers
 from millstream_worker.engine.runner.model.load import connect, load_model
 
 # Of a window's last tokens, as many as asked for, each of which predicts the next: [count, vocabulary].
@@ -21,8 +22,18 @@ _CPU = torch.device("cpu")
 
 
 def without_cache(folder: str, weights: str) -> Logits:
-    """A model in float32 with transformers' own attention."""
-    loaded = load_model(folder, dtype=torch.float32, device=_CPU, weights=weights)
+    """A model in float32 with transformers' own attention; with weights "fp8" in bfloat16, as on a GPU, and
+    multiplied by torch on the CPU."""
+    if weights == "fp8":
+        loaded = load_model(
+            folder, dtype=torch.bfloat16, device=_CPU, attention="torch", weights="dequantized"
+        )
+        model = loaded.model
+        replace_linear_layers(
+            model, None, weights, model.get_input_embeddings(), model.get_output_embeddings()
+        )
+    else:
+        loaded = load_model(folder, dtype=torch.float32, device=_CPU, weights=weights)
     loaded.model.set_attn_implementation("sdpa")
     return partial(_logits, loaded.model)
 
@@ -50,4 +61,4 @@ def cached(folder: str, kv_dtype: str, most_tokens: int) -> Logits:
 @torch.inference_mode()
 def _logits(model: torch.nn.Module, window: Tensor, count: int) -> Tensor:
     logits: Tensor = model(input_ids=window[None], use_cache=False, logits_to_keep=count).logits[0]
-    return logits
+    return logits.float()

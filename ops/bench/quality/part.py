@@ -122,7 +122,7 @@ def find(
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m ops.bench quality", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--model", required=True, help="a folder, a GGUF file or a hub id")
-    parser.add_argument("--weights", nargs="+", choices=("auto", "int8"), default=["auto"])
+    parser.add_argument("--weights", nargs="+", choices=("auto", "int8", "fp8"), default=["auto"])
     parser.add_argument("--kv-dtype", nargs="+", choices=("auto", "int8"), default=[])
     parser.add_argument("--text", nargs="+", required=True, help="files and folders")
     parser.add_argument("--tokens", type=int, default=20_000)

@@ -8,6 +8,7 @@ SURVEY_ENGINE: settings, as "compile_model=off,kv_dtype=int8". SURVEY_WORKLOADS:
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import time
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from ops.gpu_survey.parts.workload_runs import GREEDY, Served, decode_without_wa
 from ops.gpu_survey.survey import FAILED, Survey, wait_for_quiet
 
 from millstream_worker.engine.assembly import build
+from millstream_worker.engine.check_page import print_page
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.request import SamplingSpec
 from millstream_worker.engine.runner.compiled import cache as compiled_cache
@@ -45,6 +47,16 @@ def llama8b(survey: Survey) -> None:
 
 def qwen06b(survey: Survey) -> None:
     _whole(survey, QWEN_06B, "qwen06b")
+
+
+def check_page(survey: Survey) -> None:
+    """What `millstream-worker --check` prints."""
+    place, own = _settings(survey, LLAMA_8B)
+    page = io.StringIO()
+    with random_weights(), _compiled_anywhere():
+        status = print_page(EngineConfig(str(place), device=survey.device, **own), page)
+    survey.failed = bool(status)
+    survey.found("page", page.getvalue())
 
 
 def _whole(survey: Survey, shape: dict[str, Any], model: str) -> None:
@@ -80,21 +92,9 @@ def _started(survey: Survey, shape: dict[str, Any], model: str) -> Served:
         said.append(line)
         print(f"{time.monotonic() - _STARTED:7.1f} s, {_cpu_s():6.1f} s of CPU  {line}", flush=True)
 
-    own: dict[str, Any] = {
-        "max_rows": 256,
-        "max_step_tokens": 8192,
-        "compile_model": "on",
-        "speculate": "off",
-        "kv_memory": "40GiB",
-    }
-    if survey.tiny:
-        shape = TINY
-        own |= {"max_rows": 8, "kv_memory": "64MiB", "compile_model": "off", "attention": "torch"}
-    own |= engine_settings(os.environ.get("SURVEY_ENGINE", ""))
-    place = folder(shape, survey.out / f"{survey.name}-model")
+    place, own = _settings(survey, shape)
     begun, imports_s = time.monotonic(), _cpu_s()
     with random_weights(), _compiled_anywhere():
-        own["cache_dir"] = str(survey.scratch / "engine")
         engine, info = build(EngineConfig(str(place), device=survey.device, **own), report)
     seconds, cpu_s = round(time.monotonic() - begun, 1), round(_cpu_s() - imports_s, 1)
     survey.found(
@@ -114,6 +114,23 @@ def _started(survey: Survey, shape: dict[str, Any], model: str) -> Served:
     return Served(engine, info, model)
 
 
+def _settings(survey: Survey, shape: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """Returns the folder of the model, and the engine's settings."""
+    own: dict[str, Any] = {
+        "max_rows": 256,
+        "max_step_tokens": 8192,
+        "compile_model": "on",
+        "speculate": "off",
+        "kv_memory": "40GiB",
+        "cache_dir": str(survey.scratch / "engine"),
+    }
+    if survey.tiny:
+        shape = TINY
+        own |= {"max_rows": 8, "kv_memory": "64MiB", "compile_model": "off", "attention": "torch"}
+    own |= engine_settings(os.environ.get("SURVEY_ENGINE", ""))
+    return folder(shape, survey.out / f"{survey.name}-model"), own
+
+
 @contextmanager
 def _compiled_anywhere() -> Iterator[None]:
     """Keep compiled code in a folder of one name on all machines: what the null GPU has compiled is found."""
@@ -121,7 +138,7 @@ def _compiled_anywhere() -> Iterator[None]:
     version = hashlib.sha256("".join([torch.__version__, *sources]).encode()).hexdigest()[:8]
 
     def digest(loaded: LoadedModel) -> str:
-        return f"{loaded.architecture}-{loaded.parameters}-{loaded.attention}-{version}"
+        return f"{loaded.architecture}-{loaded.parameters}-{loaded.attention}-{loaded.weights}-{version}"
 
     with mock.patch.object(compiled_cache, "_digest", digest):
         yield

@@ -118,7 +118,9 @@ def test_experts_are_refused(checkpoint: Callable[[str], Path]) -> None:
 
 
 def test_a_gpu_is_refused(checkpoint: Callable[[str], Path]) -> None:
-    with pytest.raises(ValueError, match="weights 'int8' are computed on the CPU, this is cuda; use 'auto'"):
+    with pytest.raises(
+        ValueError, match="weights 'int8' are computed on the CPU, this is cuda; use 'fp8' or 'auto'"
+    ):
         load_model(str(checkpoint("llama")), dtype=torch.float32, device=torch.device("cuda"), weights="int8")
 
 

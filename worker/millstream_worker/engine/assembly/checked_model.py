@@ -1,4 +1,4 @@
-"""Loads the model, and checks its attention on the device."""
+"""Loads the model, and checks on the device what computes it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from millstream_worker.engine.runner.model.dtypes import DTYPES, computed_in
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 from millstream_worker.engine.runner.model.weights import load_config
 from millstream_worker.engine.runner.self_check.findings import Findings
+from millstream_worker.engine.runner.self_check.product_check import check_products
 
 if TYPE_CHECKING:
     from millstream_worker.engine.runner.gpu.gpu import Gpu
@@ -28,8 +29,8 @@ def load_checked(
     findings: Findings,
     mark: Callable[[], None],
 ) -> LoadedModel:
-    """Returns the model with an attention backend that works here. Raises what `load_model` and
-    `checked_attention` raise."""
+    """Returns the model with an attention backend that works here. Raises what `load_model` and the checks
+    raise."""
     report, folder = findings.report, str(checkpoint.folder)
     report(f"loading {checkpoint.name} from {folder}")
     loaded = load_model(
@@ -47,7 +48,9 @@ def load_checked(
     if chosen.gpu:  # the host prepares small tensors only: more threads would only spin
         use_threads(config.threads or 1)
     findings.fallbacks += loaded.fallbacks
-    return checked_attention(loaded, config.attention, config.block_size, findings, mark)
+    loaded = checked_attention(loaded, config.attention, config.block_size, findings, mark)
+    check_products(loaded.model, findings)
+    return loaded
 
 
 def _dtype(name: str, folder: str, gpu: Gpu | None, report: Callable[[str], None]) -> torch.dtype:

@@ -12,7 +12,7 @@ from pathlib import Path
 class EngineConfig:
     model: str  # local folder, GGUF file, or hub id
     dtype: str = "auto"  # auto | float32 | bfloat16 | float16
-    weights: str = "auto"  # auto | int8
+    weights: str = "auto"  # auto | int8 | fp8
     kv_dtype: str = "auto"  # auto | int8: of keys and values in the KV cache
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     threads: int = 0  # torch threads on the CPU; 0: from the cores really available

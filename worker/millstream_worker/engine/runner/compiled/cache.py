@@ -21,7 +21,7 @@ import torch
 from millstream_worker.engine.runner.attention import custom_op
 from millstream_worker.engine.runner.checkpoint.trust import written_by_others
 from millstream_worker.engine.runner.device import torch_internals
-from millstream_worker.engine.runner.linear import panel, quantized_layers
+from millstream_worker.engine.runner.linear import float8_layers, panel, quantized_layers
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.native import custom_ops
 from millstream_worker.engine.runner.native.build import processor
@@ -34,6 +34,7 @@ _SOURCES = (
     custom_op.__file__,
     panel.__file__,
     codes.__file__,
+    float8_layers.__file__,
     quantized_layers.__file__,
 )
 _TRIES = 2  # one may have been interrupted by a stop that had nothing to do with it

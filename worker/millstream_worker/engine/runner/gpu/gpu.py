@@ -11,6 +11,7 @@ _AMPERE = (8, 0)  # the first with bfloat16, and with copies that run beside ten
 # Compute capabilities of GPUs on which the first step of ops/gpu_survey has found everything right. That our
 # kernels were compiled for others says what they take there, not that they are right.
 _TESTED = frozenset({(9, 0)})
+_ADA = (8, 9)  # the first that multiplies in FP8
 _OWN_BYTES = 2 * GIB  # taken by the driver and this process' context, at the most
 
 
@@ -26,6 +27,10 @@ class Gpu:
     def runs_our_kernels(self) -> bool:
         """True if it has bfloat16, and shared memory for the kernels' tiles."""
         return bool(self.rocm) or self.capability >= _AMPERE
+
+    @property
+    def multiplies_float8(self) -> bool:
+        return not self.rocm and self.capability >= _ADA
 
     @property
     def tested(self) -> bool:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
+from millstream_worker.engine.runner.linear.exchange import exchange, refuse_experts
 from millstream_worker.engine.runner.linear.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.quantization.codes import Codes, OutOfRange, quantize
@@ -29,24 +30,18 @@ def quantize_layers(
     which there are codes once where its weight is a linear layer's, too. `head`: its answers are checked.
     Returns the weights that stay as they are, each with the reason. Raises ValueError for a model with
     experts, whose weights are no layers'."""
-    for name, parameter in model.named_parameters():
-        if parameter.ndim > 2:
-            raise ValueError(
-                f"weights 'int8': {name} {list(parameter.shape)} holds experts, which stay as they are in a "
-                "checkpoint; use weights 'auto'"
-            )
+    refuse_experts(model, "int8")
     known = _of_vocabulary(embedding, head, library)
     kept: dict[str, None] = {}
-    replaced: dict[nn.Module, nn.Module] = {}
-    for place, parent in list(model.named_modules()):
-        for name, layer in list(parent.named_children()):
-            found = replaced.get(layer) or _replacement(layer, library, known)
-            if isinstance(found, nn.Module):
-                replaced[layer] = found.train(layer.training)
-                setattr(parent, name, found)
-                layer._parameters.pop("weight", None)  # the layer itself lives on in `replaced`
-            elif found is not None:
-                kept[f"{place}.{name}.weight: {found}".removeprefix(".")] = None
+
+    def replacement(name: str, layer: nn.Module) -> nn.Module | None:
+        found = _replacement(layer, library, known)
+        if isinstance(found, str):
+            kept[f"{name}.weight: {found}"] = None
+            return None
+        return found
+
+    exchange(model, replacement)
     return tuple(kept)
 
 

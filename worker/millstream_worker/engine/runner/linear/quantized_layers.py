@@ -65,6 +65,10 @@ class _Quantized(nn.Module):
         return Codes(self.codes, self.scales, self.offsets, self._outputs, self._inputs)
 
     @property
+    def weight_count(self) -> int:
+        return self._outputs * self._inputs
+
+    @property
     def weight(self) -> Tensor:
         """Returns a dequantised copy, for model code that does more with a layer than to call it."""
         return self.quantized.dequantized(self.dtype)

@@ -30,6 +30,7 @@ from millstream_worker.engine.runner.linear.replace import (
 from millstream_worker.engine.runner.model import support
 from millstream_worker.engine.runner.model.anatomy import Anatomy, observe
 from millstream_worker.engine.runner.model.attention_choice import choose
+from millstream_worker.engine.runner.model.dtypes import check_weights
 from millstream_worker.engine.runner.model.kv_choice import in_format
 from millstream_worker.engine.runner.model.model_heads import ModelHeads
 from millstream_worker.engine.runner.model.packed_model import load_packed
@@ -98,14 +99,13 @@ def load_model(
 ) -> LoadedModel:
     """Returns the model of a folder with config.json and safetensors. `report` is told what takes long,
     `mark` is called with each weight read. What its attention compiles is kept in `cache_dir` ("":
-    ~/.cache/millstream). `weights`: auto, as in the checkpoint; int8; or dequantized. `kv_dtype`: of keys and
-    values, auto or int8.
+    ~/.cache/millstream). `weights`: auto, as in the checkpoint; int8; fp8; or dequantized. `kv_dtype`: of
+    keys and values, auto or int8.
 
     Raises `UnsupportedModel` for a model that would not be computed correctly or lacks weights, and
     ValueError for an attention backend, weights, or keys and values, that device or model do not have.
     """
-    if weights == "int8" and device.type != "cpu":
-        raise ValueError(f"weights {weights!r} are computed on the CPU, this is {device.type}; use 'auto'")
+    check_weights(weights, dtype, device, gpu)
     chosen = choose(attention, device, dtype, cache_dir, gpu, report, mark)
     report(LoadStep.WEIGHTS)
     config = load_config(folder)
@@ -113,14 +113,17 @@ def load_model(
     context_length = support.context_length(config)
     eos_ids = end_ids(folder, config)
     AttentionInterface.register(ATTENTION, _attend)
+    read_to = (
+        torch.device("cpu") if weights == "fp8" else device
+    )  # layers go to the GPU in 8 bits, one by one
     if is_packed(Path(folder)):
         as_codes = weights == "auto" and device.type == "cpu"
         model, form = load_packed(
             folder, config, dtype, ATTENTION, mark, as_codes=as_codes, library=chosen.library
         )
-        model = model.to(device)
+        model = model.to(read_to)
     else:
-        model, form = load_weights(folder, config, dtype, device, ATTENTION, report, mark), _name(dtype)
+        model, form = load_weights(folder, config, dtype, read_to, ATTENTION, report, mark), _name(dtype)
     anatomy = observe(model, ATTENTION)
     if not anatomy.finite:
         check_finite(folder, model)
@@ -128,9 +131,10 @@ def load_model(
     fuse(model, anatomy.siblings)
     parameters = weight_count(model)
     vocabulary = model.get_input_embeddings(), model.get_output_embeddings()
-    linear_layers, *kept = replace_linear_layers(model, chosen.library, weights, *vocabulary)
-    if weights == "int8":
-        form = f"int8+{form}" if kept else "int8"
+    linear_layers, *kept = replace_linear_layers(model, chosen.library, weights, *vocabulary, device)
+    model = model.to(device)
+    if weights in ("int8", "fp8"):
+        form = f"{weights}+{form}" if kept else weights
     held = weight_bytes(model)
     weight_line = f"weights: {form}, {held / 1e6:,.1f} MB, {8 * held / parameters:.2f} bits each"
     note = support.context_note(config)

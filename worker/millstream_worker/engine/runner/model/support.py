@@ -125,7 +125,8 @@ def _reason_against(config: PretrainedConfig) -> str | None:
         method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised.quant_method
         return (
             f"its weights are quantised ({method}), which only those of GGUF files may be; use one, or the "
-            "model in float32, float16 or bfloat16, which MILLSTREAM_WEIGHTS=int8 quantises on a CPU"
+            "model in float32, float16 or bfloat16, which MILLSTREAM_WEIGHTS=int8 quantises on a CPU, "
+            "and fp8 on a GPU"
         )
     return None
 
