@@ -14,7 +14,7 @@ from millstream.wire.messages.script_replies import LogEntry, StartReply
 from millstream.wire.versions import FIRST_VERSION, TAKEN
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.intake.prepare_job import JobBounds, LogDamaged, prepare
-from millstream_worker.jobs.cache_key import cache_key
+from millstream_worker.jobs.equal_jobs.cache_key import cache_key
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.net import Net
 from millstream_worker.jobs.served_model import ModelSlot, ServedModel

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from millstream_worker.engine.protocol.request import EngineRequest
 from millstream_worker.jobs.engine_request import engine_request
-from millstream_worker.jobs.followers import Followers, outranks
+from millstream_worker.jobs.equal_jobs.followers import Followers, outranks
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.jobs.signals import Signal
