@@ -9,6 +9,7 @@ from millstream.wire.messages.job_messages import Request, Timing
 from millstream.wire.messages.script_replies import LaneEntry
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
 
 SHARD = QueueKeys("default").shard(0)
 
@@ -22,7 +23,7 @@ class IdleEngine(EnginePort):
 
 
 def held_job(name: str = "a", payload: bytes = b"", *, lane: str = "batch", **fields: Any) -> Job:
-    """One that a worker holds in its first attempt; `fields`: of `Job`, others than by default."""
+    """One that a worker has read in its first attempt; `fields`: of `Job`, others than by default."""
     entry = LaneEntry(lane, f"1-{name}", f"0-{name}", 1, payload)
     given = {"request": Request(token_ids=(0,)), "attempt": 1, "died": 0, "timing": Timing()}
-    return Job(SHARD, entry, **given | fields)
+    return Job(SHARD, entry, **given | {"phase": JobPhase.READY} | fields)

@@ -27,7 +27,8 @@ from millstream_worker.engine.protocol.request import GrammarSpec
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.engine_request import engine_request
-from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.output import ChoiceOutput, ToolCallMode
 from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.jobs.table import JobTable
@@ -58,9 +59,9 @@ def test_a_job_is_known_by_its_first_choice_after_it_ended() -> None:
         job.rows[0].reason = "stop"
         job.grammar = GrammarSpec("regex", "a+")
         table.take(job)
-    assert all(job.compiling for job in jobs)
+    assert all(job.phase is JobPhase.COMPILING for job in jobs)
     processor.compiled(Compiled(engine_request(jobs[1]).handle, 0.1))
-    assert not jobs[1].compiling
+    assert jobs[1].phase is JobPhase.QUEUED
     assert jobs[1].timing.compiled_ms is not None
     processor.refused(Refused(engine_request(jobs[0]).handle, "response_format", "it does not fit"))
     trace = '  File "x.py", line 7, in compile'
@@ -83,7 +84,7 @@ def test_all_equal_jobs_learn_that_their_calls_do_not_fit() -> None:
     )
     metrics = Metrics(CollectorRegistry())
     processor = OutputProcessor(table, queue, ServerClock(), metrics, model, max_result_bytes=10**6)
-    jobs = [held_job(name, cache_key=b"same", phase=Phase.RUNNING) for name in ("leader", "follower")]
+    jobs = [held_job(name, cache_key=b"same") for name in ("leader", "follower")]
     for job in jobs:
         calling = ToolCallMode(job.id, "tool_calls")
         job.rows = [
@@ -96,7 +97,8 @@ def test_all_equal_jobs_learn_that_their_calls_do_not_fit() -> None:
     said = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
     ids = [*tokenizer.encode(said).ids, tokenizer.token_to_id("<end>")]
     handle = leader.handle
-    processor.step(Step([handle] * len(ids), ids, [], [], [], EngineStats(), held=[handle]))
+    processor.compiled(Compiled(handle, 0.1))
+    processor.step(Step([handle] * len(ids), ids, [], [(handle, 0)], [], EngineStats(), held=[handle]))
     told = [[row.take() for row in job.rows] for job in jobs]
     assert [delta["text"] for [delta] in told if delta] == [said] * 2, "the end token is none of it"
     why = "the arguments of f do not fit its parameters: 'a' is a required property"

@@ -27,6 +27,7 @@ from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.jobs.served_model import ModelSlot, ServedModel
 from millstream_worker.jobs.table import JobTable
@@ -58,7 +59,7 @@ class Bench:
     def hold(self, name: str, *, payload: bytes = b"x", logged: int = 0) -> Job:
         """A long job that is put off, named after its tenant: `a1` is one of `a`."""
         job = job_named(name, payload)
-        job.unread = StartReply(True, last_seq=logged)
+        job.put_off, job.phase = StartReply(True, last_seq=logged), JobPhase.UNREAD
         self.table.take(job)
         return job
 
@@ -68,10 +69,10 @@ class Bench:
     async def _read(self, job: Job) -> None:
         name = job.id.removeprefix("0-")
         self.reads.append(name)
-        job.unread, job.being_read = None, True
+        job.move(JobPhase.READING)
         self.table.changed.notify()
         await self._gates.setdefault(name, asyncio.Event()).wait()
-        job.being_read = False
+        job.set_read()
         self.table.drop(job)
 
     async def until(self, condition: Callable[[], bool], *, within_s: float = 10) -> None:

@@ -10,7 +10,8 @@ from millstream.wire.timing import ServerClock
 from millstream_worker.engine.protocol.outputs import Compiled, Refused, Step
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.net import Net
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.jobs.served_model import ModelSlot
@@ -104,7 +105,7 @@ class OutputProcessor:
         """Fail jobs whose result has grown beyond the bound; each keeps its text so far."""
         for job in self._table:
             size = job.result_bytes
-            if size > self._max_result_bytes and job.phase is not Phase.ENDED:
+            if size > self._max_result_bytes and not job.phase.has_ended:
                 message = (
                     f"the result has grown to {size} bytes and may take {self._max_result_bytes}; ask for "
                     "fewer tokens, choices or top_logprobs, or raise the worker's MILLSTREAM_MAX_RESULT_BYTES"
@@ -134,7 +135,7 @@ class OutputProcessor:
         return next((job for job, _ in self._queue.rows.values() if job.handle == handle), None)
 
     def _admit(self, job: Job, cached_tokens: int, begun_ms: int) -> None:
-        if job.phase is not Phase.WAITING:
+        if job.phase is JobPhase.RUNNING:
             return
         queued = job.timing.admitted_ms is None
         if job.admit(cached_tokens, begun_ms):
@@ -160,7 +161,7 @@ class OutputProcessor:
         """Give a leader's tokens to its followers. Returns those of their rows that have stop strings."""
         watched = []
         for job in self._queue.followers_of(leader):
-            if leader.phase is Phase.RUNNING:
+            if leader.phase is JobPhase.RUNNING:
                 self._admit(job, len(job.prompt), now_ms)
             for row, its in zip(job.rows, leader.rows, strict=True):
                 if row.reason is None:
@@ -215,7 +216,7 @@ class OutputProcessor:
         self._table.conclude(job, State.FAILED, error)
 
     def _end_if_done(self, job: Job, now_ms: int) -> None:
-        if job.phase is not Phase.ENDED and all(row.reason is not None for row in job.rows):
+        if not job.phase.has_ended and all(row.reason is not None for row in job.rows):
             job.set_last_token(now_ms)
             if job.cached:
                 self._metrics.cache_followers.inc()

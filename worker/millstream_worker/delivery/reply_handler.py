@@ -20,7 +20,7 @@ from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.messages.script_replies import AppendOutcome, AppendReply, EndOutcome
 from millstream.wire.messages.validation_errors import WHOLE
 from millstream.wire.server_errors import is_damage, is_full
-from millstream_worker.jobs.job import MOST_REFUSALS, Job, Phase
+from millstream_worker.jobs.job import MOST_REFUSALS, Job
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.metrics import Metrics
 
@@ -73,7 +73,7 @@ class ReplyHandler:
         if outcome is AppendOutcome.CANCELLED:
             self._table.conclude(job, State.CANCELLED)
             self._close_log(job)
-        if job.acknowledged < len(job.written) or job.phase is Phase.ENDED:
+        if job.acknowledged < len(job.written) or job.phase.has_ended:
             self._table.to_write.set()
 
     def _close_log(self, job: Job) -> None:
@@ -123,7 +123,7 @@ class ReplyHandler:
         job.refusals = job.refusals + 1 if is_damage(error) else 0
         if job.refusals >= MOST_REFUSALS:
             self._give_up(job, error)
-        if is_full(error) and job.phase is Phase.ENDED:
+        if is_full(error) and job.phase.has_ended:
             self._close_log(job)  # at maxmemory an end passes, an append does not
 
     def _give_up(self, job: Job, error: Exception) -> None:
@@ -131,7 +131,7 @@ class ReplyHandler:
         dropped, as nobody can write to it.
         """
         job.refusals = 0
-        if job.phase is Phase.ENDED and len(job.written) - job.acknowledged <= 1:
+        if job.phase.has_ended and len(job.written) - job.acknowledged <= 1:
             _log.error("job dropped: its keys are damaged", job_id=job.id, error=str(error))
             self._troubled.discard(job.id)
             self._table.drop(job)

@@ -11,7 +11,7 @@ from millstream.wire.calls.attempt import Keep
 from millstream.wire.messages.job_messages import Timing
 from millstream.wire.messages.script_replies import AppendReply, EndOutcome
 from millstream.wire.timing import ServerClock
-from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.served_model import ModelSlot
 
 MOST_BYTES = 4 * 1024 * 1024  # sent at once; a round too large for the line would be repeated unchanged
@@ -49,12 +49,12 @@ class WriteBuilder:
 
     def calls(self, job: Job) -> list[Call]:
         """The calls to send now: the unacknowledged bodies, and the end if it may follow."""
-        if job.acknowledged == len(job.written) or job.phase is Phase.ENDED:
+        if job.acknowledged == len(job.written) or job.phase.has_ended:
             job.take_delta()
         job.next_flush = time.monotonic() + (
             self.policy.streamed_s if job.streamed else self.policy.unstreamed_s
         )
-        if job.phase is not Phase.ENDED:
+        if not job.phase.has_ended:
             return self._appends(job, len(job.written))
         # The last body goes with the end, but not with a dead letter's. All others go before it.
         before = len(job.written) if job.letter is not None else len(job.written) - 1

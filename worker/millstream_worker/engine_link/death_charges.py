@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from millstream.wire.messages.job_messages import ErrorInfo, State
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job import AttemptLimits, Job, Phase
+from millstream_worker.jobs.job import AttemptLimits, Job
 from millstream_worker.jobs.table import JobTable
 
 
@@ -22,7 +22,7 @@ class Blame:
     def charge(self, jobs: Sequence[Job], how: str) -> None:
         """`how`: the engine's exit, for the error message."""
         for job in jobs:
-            if self._table.holds(job) and job.phase is not Phase.ENDED:
+            if self._table.holds(job) and not job.phase.has_ended:
                 self._charge(job, how)
 
     def _charge(self, job: Job, how: str) -> None:

@@ -24,7 +24,8 @@ from millstream.wire.server_errors import is_damage
 from millstream.wire.timing import Backoff
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job import MOST_REFUSALS, Job, Phase
+from millstream_worker.jobs.job import MOST_REFUSALS, Job
+from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.watchdog import LoopWatch
@@ -83,13 +84,13 @@ class Quarantine:
         _log.info("suspect runs isolated", job_id=job.id, died=job.losses, died_alone=job.losses_alone)
         proved = await self._proved(job)
         if proved and await self._record(job, alone=True):
-            if job.unread is not None:
+            if job.phase is JobPhase.UNREAD:
                 self._reader = asyncio.current_task()
                 await self._read(job)
                 self._reader = None
             if self._queue.awaits_isolated_run(job):
                 self._queue.hand_over_isolated(job)
-        while self._table.holds(job) and (job.phase is Phase.ENDED or self._queue.computes(job)):
+        while self._table.holds(job) and (job.phase.has_ended or self._queue.computes(job)):
             if self._stopping:
                 return
             await self._change()
@@ -111,7 +112,7 @@ class Quarantine:
         it.
         """
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        while not self._stopping and self._table.holds(job) and job.phase is not Phase.ENDED:
+        while not self._stopping and self._table.holds(job) and not job.phase.has_ended:
             if alone and not self._queue.awaits_isolated_run(job):
                 return False
             self._watch.turn()

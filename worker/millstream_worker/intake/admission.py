@@ -17,7 +17,8 @@ from millstream_worker.intake.job_preparer import JobPreparer, earlier_choices, 
 from millstream_worker.intake.outline import outline
 from millstream_worker.intake.prepare_job import forget_input
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job import AttemptLimits, Job, Phase
+from millstream_worker.jobs.job import AttemptLimits, Job
+from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.threads import in_thread
 
@@ -56,7 +57,7 @@ class Admission:
             job.end(State.FAILED, given_up, letter=given_up.code)
             self._preparer.recall(job, started)
         elif job.alone:
-            job.unread = started
+            job.put_off = started
             self._preparer.recall(job, started)
         elif size_of(job, started) > _BESIDE_BYTES and job.entry.version in TAKEN:
             with self._queue.no_isolation(), self._preparer.net.around(job):  # a part of it
@@ -66,19 +67,19 @@ class Admission:
                 await self._preparer.prepare(job, started)
         if started.cancelled:
             job.end(State.CANCELLED)
-        shows = self._log_payloads and job.unread is None
+        shows = self._log_payloads and job.phase is not JobPhase.UNREAD
         shown = {"request": job.request.model_dump(exclude_defaults=True)} if shows else {}
         _log.debug("job started", job_id=job.id, attempt=job.attempt, prompt_tokens=len(job.prompt), **shown)
         forget_input(job)
         self._table.take(job)
-        if job.looking_up:
+        if job.phase is JobPhase.LOOKING_UP:
             self._lookup.add(job)
 
     async def _put_off(self, job: Job, started: StartReply) -> None:
         """Hold the job unread; LongJobReader prepares it later. Until then only its tenant and the output of
         earlier attempts are known.
         """
-        job.unread, job.unread_bytes = started, size_of(job, started)
+        job.put_off, job.unread_bytes = started, size_of(job, started)
         job.earlier = await in_thread(earlier_choices, started.log)
         outlined = await in_thread(outline, job.entry.payload)
         if outlined is not None:
@@ -92,16 +93,15 @@ class Admission:
         turn. This may end it. If the caller is cancelled the thread is abandoned, and the job is never
         written again.
         """
-        assert job.unread is not None, "it was read before"
-        started, job.unread, job.being_read = job.unread, None, True
+        assert job.put_off is not None, "it was read before"
+        started, job.put_off = job.put_off, None
         await self._preparer.prepare(job, started)
-        job.being_read = False
         forget_input(job)
         if job.rows:  # the rows have the output of earlier attempts
             job.earlier = ()
-        if job.looking_up:
+        if job.phase is JobPhase.LOOKING_UP:
             self._lookup.add(job)
-        if job.phase is Phase.ENDED and self._table.holds(job):
+        if job.phase.has_ended and self._table.holds(job):
             self._table.conclude(job, job.state)
 
     def _given_up(self, job: Job) -> ErrorInfo | None:

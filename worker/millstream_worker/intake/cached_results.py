@@ -16,6 +16,7 @@ from millstream.wire.timing import ServerClock, within
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import MOST_KEPT_BYTES, Job
+from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.net import Net
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.watchdog import LoopWatch
@@ -46,7 +47,7 @@ class CachedResults:
         self._stopping = False
 
     def add(self, job: Job) -> None:
-        """Look for the result of a job that is `looking_up`."""
+        """Look for the result of a job that is LOOKING_UP."""
         self._jobs.append(job)
         self._came.set()
 
@@ -100,7 +101,9 @@ class CachedResults:
 
     def _settle(self, job: Job, data: bytes | None) -> None:
         """Its followers get the answer, too, before it sets them free."""
-        is_new, job.looking_up = job.looking_up, False
+        is_new = job.phase is JobPhase.LOOKING_UP
+        if is_new:
+            job.move(JobPhase.READY)
         if not job.takes_answer or not self._table.holds(job):
             return
         answered = self._answered((*self._queue.followers_of(job), job), data) if data else []

@@ -16,6 +16,7 @@ from millstream_worker.intake.capacity import Capacity
 from millstream_worker.intake.prepare_job import JobBounds, LogDamaged, prepare
 from millstream_worker.jobs.equal_jobs.cache_key import cache_key
 from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.net import Net
 from millstream_worker.jobs.served_model import ModelSlot, ServedModel
 from millstream_worker.threads import in_thread
@@ -36,10 +37,12 @@ class JobPreparer:
         self._bounds = bounds
 
     async def prepare(self, job: Job, started: StartReply) -> None:
+        job.move(JobPhase.READING)
         with self.net.around(job):
             await self._prepare(job, started)
         if not job.rows:  # but the output of earlier attempts is published
             self.recall(job, started)
+        job.set_read()
 
     def recall(self, job: Job, started: StartReply) -> None:
         """Give the job the output of earlier attempts as it is in the log."""
@@ -60,7 +63,6 @@ class JobPreparer:
             fail(job, "log_damaged", str(error))
             return
         self._capacity.learn(len(job.prompt))
-        job.looking_up = bool(job.cache_key) and not job.no_cache
         if all(row.reason is not None for row in job.rows):
             job.end(State.COMPLETED)  # only its end was not written
 

@@ -27,6 +27,7 @@ from millstream_worker.intake.outline import outline
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.context_exceeded import ContextExceeded
 from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.text import TextModel, ThoughtStart, TooLong
 from millstream_worker.text.continued_turn import goes_on
@@ -88,7 +89,7 @@ def forget_input(job: Job) -> None:
     """Drop the text of the input, which has become token ids or was refused, and the allowed tokens, which
     are in the job's limits; keep the other fields.
     """
-    if job.unread is None:
+    if job.phase is not JobPhase.UNREAD:
         job.entry = replace(job.entry, payload=b"")  # up to 16 MiB that nobody reads again
     answer = ("chat_template_kwargs", "response_format", "tools", "tool_choice", "prediction")
     none = dict.fromkeys((*INPUTS, *answer))

@@ -18,6 +18,7 @@ from millstream_worker.engine.protocol.request import EngineRequest
 from millstream_worker.jobs.engine_request import engine_request
 from millstream_worker.jobs.equal_jobs.followers import Followers, outranks
 from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.jobs.signals import Signal
 
@@ -77,7 +78,7 @@ class EngineQueue:
         """Give the engine every job that waits and is ready. Suspects come after all others, one by one."""
         if not self.engine.up or self.isolated is not None or (self._must_prove and not self.engine_proved):
             return
-        for job in [job for job in self._waiting if not job.alone and job.is_ready]:
+        for job in [job for job in self._waiting if not job.alone and job.phase is JobPhase.READY]:
             leader = self._followers.leader_for(job)
             if leader is None:
                 self._hand_to_engine(job)
@@ -85,7 +86,7 @@ class EngineQueue:
                 left = [leader, *self._take_back(leader)]
                 self._hand_to_engine(job)
                 for one in left:
-                    one.wait()
+                    one.move(JobPhase.READY)
                     self._followers.follow(one, job)
             else:
                 del self._waiting[job]
@@ -145,7 +146,7 @@ class EngineQueue:
         self._must_prove = True
         self.rows.clear()
         for job in (*lost, *self._followers.clear()):
-            job.wait()
+            job.move(JobPhase.READY)
         self._waiting = dict(self._jobs)
         self._notify()
         return lost
@@ -166,7 +167,7 @@ class EngineQueue:
         self._waiting.pop(job, None)
         left = self._take_back(job)
         for one in left:
-            one.wait()
+            one.move(JobPhase.READY)
             self._waiting[one] = None
         if left:
             self.hand_over()
@@ -214,7 +215,7 @@ class EngineQueue:
         del self._waiting[job]
         self._followers.lead(job)
         job.handle = self._next_handle
-        job.compiling = job.grammar is not None
+        job.move(JobPhase.QUEUED if job.grammar is None else JobPhase.COMPILING)
         self._next_handle += len(job.rows)
         for row in job.rows:
             if row.reason is None:

@@ -1,17 +1,12 @@
 """One live job, with everything that an engine or a server may forget: a restarted engine gets its rows back
 from here, a server that lost the tail of a token log gets it written again. It knows no Redis and no engine
 process.
-
-    delivered ─ start ─► WAITING ─ admitted ─► RUNNING ─┬─► ENDED ─ written ─► out of the table
-                            └────── cancelled, expired ─┘
-A job that is fenced or released leaves the table from any phase.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from millstream.errors import ProtocolError
@@ -24,6 +19,7 @@ from millstream.wire.versions import FIRST_VERSION
 from millstream_worker.engine.protocol.request import GrammarSpec, LimitSpec
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.encoding import Plain
+from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.output import ID_BYTES, ChoiceOutput
 
 _TIMES = tuple(Timing.model_fields)  # in the order in which they come
@@ -38,12 +34,6 @@ ENTRY_LOST = ErrorInfo(
     message="the job's entry was deleted from its lane (XDEL, XTRIM or XADD MAXLEN) before it was done; "
     "submit the request again under another id",
 )
-
-
-class Phase(Enum):
-    WAITING = "waiting"  # started, not in the batch yet
-    RUNNING = "running"
-    ENDED = "ended"  # only its end has to be written
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +58,8 @@ class Job:
     timing: Timing
     died_alone: int = 0  # those of them in isolation
     sampled_seed: int = 0  # used where the request has none
-    unread: StartReply | None = None  # put off: a suspect is read when it is alone, a long job beside others
+    put_off: StartReply | None = None  # until it is read
     unread_bytes: int = 0  # of its message and log, where these are long
-    being_read: bool = False  # its rows are made in another thread: it is not written meanwhile
     earlier: tuple[Choice, ...] = ()  # output of earlier attempts, if it ends unread
     # its input
     prompt: tuple[int, ...] = ()
@@ -83,21 +72,18 @@ class Job:
     grammar: GrammarSpec | None = None
     limits: LimitSpec | None = None
     cache_key: bytes = b""  # equal for jobs that have one answer; empty: its answer is its own
-    looking_up: bool = False  # an answer to this key is being looked for on the server
     cached: bool = False  # its answer is that of an equal job
     rows: list[ChoiceOutput] = field(default_factory=list)
     # the engine's side
-    phase: Phase = Phase.WAITING
+    phase: JobPhase = JobPhase.UNREAD
     handle: int = 0  # of its first row in the engine that runs now
     alone: bool = False  # suspect of having killed an engine: runs in a batch of its own
     deaths: int = 0  # of engines here that had it
     deaths_alone: int = 0
     refusals: int = 0  # writes in a row that the server can never accept
-    compiling: bool = False  # the engine has it, and not yet its grammar
-    cached_tokens: int = 0
+    cached_tokens: int | None = None  # found when it entered the batch of an engine here; None: it never did
     draft_tokens: int = 0  # verified here
     accepted_draft_tokens: int = 0
-    entered: bool = False  # the batch of an engine here
     # the log: body i has sequence number i + 1
     written: list[bytes] = field(default_factory=list)
     acknowledged: int = 0
@@ -122,11 +108,6 @@ class Job:
 
     def claim(self, owner: str) -> Claim:
         return self.entry.claim(owner, self.attempt)
-
-    @property
-    def is_ready(self) -> bool:
-        """True if it is read, and no answer is being looked for."""
-        return self.unread is None and not self.being_read and not self.looking_up
 
     @property
     def losses(self) -> int:
@@ -171,7 +152,7 @@ class Job:
     @property
     def takes_answer(self) -> bool:
         """True if an equal job's answer may still be its own: it has nothing of its own yet."""
-        return self.phase is Phase.WAITING and not self.no_cache and not self.output_tokens
+        return self.phase.is_before_batch and not self.no_cache and not self.output_tokens
 
     @property
     def kept_under(self) -> bytes:
@@ -195,8 +176,20 @@ class Job:
         for row, choice in zip(self.rows, choices, strict=True):
             row.adopt(choice)
 
+    def move(self, to: JobPhase) -> None:
+        self.phase = self.phase.move(to)
+
+    def set_read(self) -> None:
+        """Its rows are made, or it has ended."""
+        if self.phase is JobPhase.ENDING:
+            self.move(JobPhase.ENDED)
+        elif self.cache_key and not self.no_cache:
+            self.move(JobPhase.LOOKING_UP)
+        else:
+            self.move(JobPhase.READY)
+
     def set_compiled(self, now_ms: int) -> None:
-        self.compiling = False
+        self.move(JobPhase.QUEUED)
         if self.timing.compiled_ms is None:  # else by an earlier attempt
             self._time("compiled_ms", now_ms)
 
@@ -204,26 +197,20 @@ class Job:
         """It is in the batch, since the step that began at `begun_ms`. False if it was admitted before, in an
         engine that died.
         """
-        assert self.phase is Phase.WAITING, self.phase
-        self.phase = Phase.RUNNING
-        if self.entered:
+        self.move(JobPhase.RUNNING)
+        if self.cached_tokens is not None:
             return False
-        self.entered = True
         self.cached_tokens = cached_tokens
         if self.timing.admitted_ms is None:  # else by an earlier attempt
             self._time("admitted_ms", begun_ms)
         return True
 
-    def wait(self) -> None:
-        """Its engine died: it waits to be admitted by the next one."""
-        assert self.phase is not Phase.ENDED, "an ended job is not computed again"
-        self.phase, self.compiling = Phase.WAITING, False
-
     def end(self, state: State, error: ErrorInfo | None = None, letter: str | None = None) -> None:
         """Decide how it ends. The first decision stands."""
         assert state.terminal, state
-        if self.phase is not Phase.ENDED:
-            self.phase, self.state, self.letter = Phase.ENDED, state, letter
+        if not self.phase.has_ended:
+            self.move(JobPhase.ENDING if self.phase is JobPhase.READING else JobPhase.ENDED)
+            self.state, self.letter = state, letter
             self.error = error or _ERRORS.get(state)
 
     def take_delta(self) -> bool:
@@ -249,7 +236,7 @@ class Job:
             choices=choices,
             usage=encoding.usage(
                 prompt_tokens=len(self.prompt),
-                cached_tokens=self.cached_tokens,
+                cached_tokens=self.cached_tokens or 0,
                 output_tokens=self._logged_tokens,
                 draft_tokens=self.draft_tokens,
                 accepted_draft_tokens=self.accepted_draft_tokens,

@@ -11,7 +11,8 @@ from millstream.wire.keys import ShardKeys
 from millstream.wire.messages.job_messages import ErrorInfo, State
 from millstream.wire.messages.script_replies import LaneEntry
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.signals import Signal
 
 Entry = tuple[ShardKeys, str, str]  # shard, lane, entry id
@@ -62,10 +63,10 @@ class JobTable:
         that wait to be read do not count until they are many, unless they hold logged tokens; nor do rows
         that wait for their grammars, which are compiled one by one while the batch may be empty.
         """
-        put_off = sum(job.unread.last_seq == 0 for job in self.to_read() if job.unread is not None)
-        waits = [job for job in self._jobs.values() if job.phase is Phase.WAITING]
+        put_off = sum(job.put_off is not None and job.put_off.last_seq == 0 for job in self.to_read())
+        waits = [job for job in self._jobs.values() if job.phase.is_before_batch]
         waiting = sum(max(1, len(job.rows)) for job in waits)
-        compiling = sum(len(job.rows) for job in waits if job.compiling)
+        compiling = sum(len(job.rows) for job in waits if job.phase is JobPhase.COMPILING)
         return waiting - min(put_off, _MOST_PUT_OFF) - min(compiling, _MOST_COMPILING)
 
     @property
@@ -74,7 +75,7 @@ class JobTable:
         without suspects: those wait for all others, so counting them could make a suspect wait for a job that
         is not read because of it.
         """
-        waiting = (job for job in self._jobs.values() if job.phase is Phase.WAITING and not job.alone)
+        waiting = (job for job in self._jobs.values() if job.phase.is_before_batch and not job.alone)
         return sum(len(job.prompt) + len(job.prediction) for job in waiting)
 
     @property
@@ -83,15 +84,11 @@ class JobTable:
 
     def to_read(self) -> list[Job]:
         """Returns jobs put off for their length, in the order of arrival."""
-        return [
-            job
-            for job in self._jobs.values()
-            if job.unread is not None and not job.alone and job.phase is not Phase.ENDED
-        ]
+        return [job for job in self._jobs.values() if job.phase is JobPhase.UNREAD and not job.alone]
 
     def put_off(self) -> list[Job]:
         """Returns the same, and those whose reading was abandoned."""
-        return [*self.to_read(), *(job for job in self if job.being_read and not job.alone)]
+        return [*self.to_read(), *(job for job in self if job.phase.is_being_read and not job.alone)]
 
     def expect(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
         """These were delivered to this worker; making jobs of them may outlast a lease."""
@@ -120,9 +117,9 @@ class JobTable:
             self._cancelled.discard(job.id)
             job.end(State.CANCELLED)
         self.to_write.set()
-        if job.phase is not Phase.ENDED:
+        if not job.phase.has_ended:
             self._queue.put(job)
-            if job.unread is not None:
+            if job.phase is JobPhase.UNREAD:
                 self.changed.notify()
 
     def suspect(self, job: Job) -> None:

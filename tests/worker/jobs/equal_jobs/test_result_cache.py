@@ -17,7 +17,7 @@ from millstream import AsyncClient, ClientOptions, JobCancelled, JobFailed, JobF
 from millstream.wire.keys import shard_of
 from millstream.wire.messages import codec
 from millstream.wire.messages.sampling import SamplingParams
-from millstream_worker.jobs.job import Phase
+from millstream_worker.jobs.job_phase import JobPhase
 
 CACHE: dict[str, Any] = {"result_cache": 2**20}
 LIMITED = (
@@ -137,9 +137,9 @@ async def test_an_answer_counts_before_it_is_written(
         await until(lambda: len(reading.jobs) == 2)
         await redis_client.client_pause(20_000, all=False)
         work.go(5)
-        await until(lambda: reading.jobs[0].phase is Phase.ENDED)
+        await until(lambda: reading.jobs[0].phase is JobPhase.ENDED)
         reading.go_on.set()
-        await until(lambda: reading.jobs[1].phase is Phase.ENDED)
+        await until(lambda: reading.jobs[1].phase is JobPhase.ENDED)
         assert worker.components.table.holds(reading.jobs[0])
         await redis_client.client_unpause()
         results = [await client.wait(job.id, timeout_s=30) for job in (first, second)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import islice
 
 from millstream.wire.keys import LANES
-from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
 
 MOST_FOLLOWERS = 1024  # of all leaders: each is held, and its lease is renewed
 _MOST_LOOKED_FOR = 32  # leaders that wait, the longest first: their keys go into one command
@@ -42,7 +43,9 @@ class Followers:
     def lead(self, job: Job) -> None:
         """The job goes to the engine, and leads later equal ones unless another one does."""
         if job.cached:  # it followed before
-            job.cached, job.cached_tokens = False, 0
+            job.cached = False
+            if job.cached_tokens is not None:
+                job.cached_tokens = 0
         if job.cache_key:
             self._leaders.setdefault(job.cache_key, job)
 
@@ -50,6 +53,7 @@ class Followers:
         self._of.setdefault(leader, {})[job] = None
         self._leader_of[job] = leader
         job.cached = True
+        job.move(JobPhase.FOLLOWING)
 
     def leave(self, job: Job) -> list[Job]:
         """The job leads and follows no more. Returns its followers, which have no leader now."""
@@ -75,7 +79,7 @@ class Followers:
 
 def outranks(job: Job, leader: Job) -> bool:
     """True if the leader would keep the job waiting for its lane."""
-    waits = leader.phase is Phase.WAITING and not leader.output_tokens
+    waits = leader.phase.is_before_batch and not leader.output_tokens
     return waits and LANES.index(job.lane) < LANES.index(leader.lane)
 
 
