@@ -88,7 +88,7 @@ class WriteBuilder:
             if job.timing.last_token_ms is not None:
                 job.set_last_token(now_ms)
         served = self._model.current
-        result = job.result(served.facts if served is not None else {}, now_ms)
+        result = job.result(served.facts.of_result() if served is not None else {}, now_ms)
         claim = job.claim(self._owner)
         if job.letter is not None:
             return calls.dead_letter(

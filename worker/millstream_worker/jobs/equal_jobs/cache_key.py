@@ -24,7 +24,7 @@ def cache_key(job: Job, served: ServedModel) -> bytes:
     calling = job.rows[0].calling
     parts = (
         _FORMAT,
-        served.facts,
+        served.facts.of_result(),
         served.info.dtype,
         job.request.tenant,
         sampling,
