@@ -27,6 +27,7 @@ from millstream_worker.engine.protocol.request import GrammarSpec
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.engine_request import engine_request
+from millstream_worker.jobs.equal_jobs.answers import answer, kept_under
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.output import ChoiceOutput, ToolCallMode
@@ -103,10 +104,10 @@ def test_all_equal_jobs_learn_that_their_calls_do_not_fit() -> None:
     assert [delta["text"] for [delta] in told if delta] == [said] * 2, "the end token is none of it"
     why = "the arguments of f do not fit its parameters: 'a' is a required property"
     processor.step(Step([], [], [(handle, "stop")], [], [], EngineStats(), misfits=[(handle, why)]))
-    assert leader.kept_under == b"same", "its end is not told yet"
+    assert kept_under(leader) == b"same", "its end is not told yet"
     for job in jobs:
         assert job.state is State.COMPLETED
-        assert job.answer() == table.answer_to(job) == b""
+        assert answer(job) == table.answer_to(job) == b""
         [told] = [Choice.model_validate(row.choice()) for row in job.rows]
         assert (told.complete, told.schema_error, told.finish_reason) == (False, why, "tool_calls")
         assert [call.function.name for call in told.tool_calls] == ["f"]

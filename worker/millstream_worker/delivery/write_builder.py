@@ -11,6 +11,7 @@ from millstream.wire.calls.attempt import Keep
 from millstream.wire.messages.job_messages import Timing
 from millstream.wire.messages.script_replies import AppendReply, EndOutcome
 from millstream.wire.timing import ServerClock
+from millstream_worker.jobs.equal_jobs.answers import kept_under
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.served_model import ModelSlot
 
@@ -112,7 +113,7 @@ class WriteBuilder:
             delta=open_body,
             ttl_ms=self.policy.result_ttl_ms,
             timing=job.timing,
-            keep=Keep(job.kept_under.hex(), self.policy.cache_bytes),
+            keep=Keep(kept_under(job).hex(), self.policy.cache_bytes),
         )
 
 

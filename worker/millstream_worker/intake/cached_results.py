@@ -15,7 +15,8 @@ from millstream.wire.messages.job_messages import Result, State
 from millstream.wire.timing import ServerClock, within
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job import MOST_KEPT_BYTES, Job
+from millstream_worker.jobs.equal_jobs.answers import MOST_KEPT_BYTES, adopt, takes_answer
+from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.net import Net
 from millstream_worker.jobs.table import JobTable
@@ -104,7 +105,7 @@ class CachedResults:
         is_new = job.phase is JobPhase.LOOKING_UP
         if is_new:
             job.move(JobPhase.READY)
-        if not job.takes_answer or not self._table.holds(job):
+        if not takes_answer(job) or not self._table.holds(job):
             return
         answered = self._answered((*self._queue.followers_of(job), job), data) if data else []
         if is_new and data is None:
@@ -120,6 +121,6 @@ class CachedResults:
         with self._net.around_kept(jobs[-1]):
             choices = codec.decode(Result, data, 2 * MOST_KEPT_BYTES).choices
             for job in jobs:
-                job.adopt(choices)
+                adopt(job, choices)
                 answered.append(job)
         return answered

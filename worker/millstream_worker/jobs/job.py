@@ -5,11 +5,10 @@ process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.errors import ProtocolError
 from millstream.wire.keys import Lane, ShardKeys
 from millstream.wire.messages import codec
 from millstream.wire.messages.choices import Choice
@@ -27,7 +26,6 @@ _ERRORS = {
     State.CANCELLED: ErrorInfo(code="cancelled", message="it was cancelled before it was done"),
     State.EXPIRED: ErrorInfo(code="expired", message="its deadline passed before it was done"),
 }
-MOST_KEPT_BYTES = 2**20  # of a result for equal requests: it is read in the loop
 MOST_REFUSALS = 8  # of one job's writes in a row, after which its keys count as damaged
 ENTRY_LOST = ErrorInfo(
     code="entry_lost",
@@ -148,33 +146,6 @@ class Job:
     def no_cache(self) -> bool:
         """True if it has to be computed itself."""
         return self.alone or self.request.cache is not ResultCache.USE
-
-    @property
-    def takes_answer(self) -> bool:
-        """True if an equal job's answer may still be its own: it has nothing of its own yet."""
-        return self.phase.is_before_batch and not self.no_cache and not self.output_tokens
-
-    @property
-    def kept_under(self) -> bytes:
-        """Returns the key under which its answer is kept; empty: it is not."""
-        whole = self.state is State.COMPLETED and all(row.complete is not False for row in self.rows)
-        kept = whole and not self.cached and self.result_bytes <= MOST_KEPT_BYTES
-        return self.cache_key if kept else b""
-
-    def answer(self) -> bytes:
-        """Returns the choices of an ended job's result, as one, for equal jobs; empty if it is not kept."""
-        self.take_delta()  # which may find that it is not complete
-        return encoding.delta([row.choice() for row in self.rows]) if self.kept_under else b""
-
-    def adopt(self, choices: Sequence[Choice]) -> None:
-        """Take the answer of an equal job. Raises ProtocolError, first of all, for what is none."""
-        if len(choices) != len(self.rows):
-            raise ProtocolError(f"a kept answer has {len(choices)} choices, and its job {len(self.rows)}")
-        for row, choice in zip(self.rows, choices, strict=True):
-            row.check_kept(choice)
-        self.cached, self.cached_tokens = True, len(self.prompt)
-        for row, choice in zip(self.rows, choices, strict=True):
-            row.adopt(choice)
 
     def move(self, to: JobPhase) -> None:
         self.phase = self.phase.move(to)

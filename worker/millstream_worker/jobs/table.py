@@ -11,6 +11,7 @@ from millstream.wire.keys import ShardKeys
 from millstream.wire.messages.job_messages import ErrorInfo, State
 from millstream.wire.messages.script_replies import LaneEntry
 from millstream_worker.jobs.engine_queue import EngineQueue
+from millstream_worker.jobs.equal_jobs.answers import EndedAnswers
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.signals import Signal
@@ -32,7 +33,7 @@ class JobTable:
         self._jobs: dict[str, Job] = {}
         self._coming: dict[Entry, str] = {}  # job ids by entry: delivered, not jobs yet
         self._cancelled: set[str] = set()  # ids of those: they end as soon as they are jobs
-        self._answers: dict[bytes, Job] = {}  # by cache_key: completed, but their results not kept yet
+        self._answers = EndedAnswers()
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -48,8 +49,7 @@ class JobTable:
 
     def answer_to(self, job: Job) -> bytes:
         """Returns the answer of an equal job that has ended here and is not written yet; else empty."""
-        ended = self._answers.get(job.cache_key)
-        return b"" if ended is None else ended.answer()
+        return self._answers.of(job)
 
     def entries(self) -> dict[Entry, str]:
         """Returns what this worker has a lease on, with job ids: held jobs, and entries that become jobs."""
@@ -132,8 +132,7 @@ class JobTable:
     ) -> None:
         """Decide how a job ends; its rows are aborted, and its end is written next."""
         job.end(state, error, letter)
-        if job.kept_under:
-            self._answers.setdefault(job.kept_under, job)
+        self._answers.add(job)
         self._queue.withdraw(job)
         self.to_write.set()
         self.changed.notify()  # it takes no room any more
@@ -142,7 +141,6 @@ class JobTable:
         """Forget a job whose end is written, or that is not ours any more."""
         if self.holds(job):
             del self._jobs[job.id]
-        if self._answers.get(job.cache_key) is job:
-            del self._answers[job.cache_key]
+        self._answers.drop(job)
         self._queue.withdraw(job)
         self.changed.notify()

@@ -278,7 +278,7 @@ async def test_results_stay_within_their_bytes(client: AsyncClient, redis_client
 async def test_a_long_result_is_not_kept(
     client: AsyncClient, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream_worker.jobs.job.MOST_KEPT_BYTES", 1000)
+    monkeypatch.setattr("millstream_worker.jobs.equal_jobs.answers.MOST_KEPT_BYTES", 1000)
     async with work(**CACHE):
         for tokens, cached in ((5, True), (200, False)):
             await outcome(client, "w1", tokens, temperature=0.0, logprobs=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 from millstream.wire.keys import LANES
+from millstream_worker.jobs.equal_jobs.answers import takes_answer
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
 
@@ -28,7 +29,7 @@ class Followers:
     def not_begun(self) -> list[Job]:
         """Returns leaders that wait for their place in the batch, and may still take another worker's
         answer."""
-        return list(islice((job for job in self._leaders.values() if job.takes_answer), _MOST_LOOKED_FOR))
+        return list(islice((job for job in self._leaders.values() if takes_answer(job)), _MOST_LOOKED_FOR))
 
     def of(self, leader: Job) -> list[Job]:
         return list(self._of.get(leader, ()))
