@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from redis.exceptions import NoPermissionError
@@ -190,23 +190,14 @@ async def _oldest_entry_ms(redis: Any, shards: Sequence[ShardKeys], lane: Lane) 
 
 def _worker(beat: Heartbeat, at_ms: int) -> WorkerStatus:
     age_ms = beat.age_ms(at_ms)
-    return WorkerStatus(
-        **beat.facts(),
-        name=beat.name,
-        state=beat.state,
-        rows_running=beat.rows_running,
-        rows_waiting=beat.rows_waiting,
-        grammars_waiting=beat.grammars_waiting,
-        kv_used=beat.kv_used,
-        kv_cached=beat.kv_cached,
-        kv_free=beat.kv_free,
-        prompt_tokens_per_s=beat.prompt_per_s,
-        output_tokens_per_s=beat.output_per_s,
-        prefix_hit_rate=beat.prefix_hit / beat.prefix_queried if beat.prefix_queried else None,
-        started_ms=beat.started_ms or None,
-        package=beat.package,
-        versions=(beat.version_min, beat.version_max),
-        step=beat.step,
-        heartbeat_s=None if age_ms is None else age_ms / 1000,
-        late=beat.is_late(at_ms),
-    )
+    names = {field.name for field in fields(WorkerStatus)} & {field.name for field in fields(beat)}
+    own: dict[str, Any] = {
+        "prompt_tokens_per_s": beat.prompt_per_s,
+        "output_tokens_per_s": beat.output_per_s,
+        "prefix_hit_rate": beat.prefix_hit / beat.prefix_queried if beat.prefix_queried else None,
+        "started_ms": beat.started_ms or None,
+        "versions": (beat.version_min, beat.version_max),
+        "heartbeat_s": None if age_ms is None else age_ms / 1000,
+        "late": beat.is_late(at_ms),
+    }
+    return WorkerStatus(**{name: getattr(beat, name) for name in names} | own)
