@@ -45,7 +45,7 @@ def _deliver(message: bytes) -> None:
     cancelled = job.phase.has_ended
     assert cancelled == (message == f"cancel {HELD}".encode())
     assert bool(hints) == (message == b"released")
-    assert not cancelled or job.state is State.CANCELLED
+    assert not cancelled or job.end.state is State.CANCELLED
     assert bool(looks) == message.startswith(b"look ")
     if not (cancelled or hints or looks):
         raise Refused(f"{len(message)} bytes")

@@ -59,7 +59,7 @@ class Bench:
     def hold(self, name: str, *, payload: bytes = b"x", logged: int = 0) -> Job:
         """A long job that is put off, named after its tenant: `a1` is one of `a`."""
         job = job_named(name, payload)
-        job.put_off, job.phase = StartReply(True, last_seq=logged), JobPhase.UNREAD
+        job.input.put_off, job.phase = StartReply(True, last_seq=logged), JobPhase.UNREAD
         self.table.take(job)
         return job
 
@@ -102,7 +102,7 @@ def test_jobs_that_wait_for_their_grammars_keep_no_others_away() -> None:
     bench, jobs = Bench(), []
     for number in range(300):
         job = held_job(str(number), prompt=(1,), grammar=GrammarSpec("regex", f"a{number}"))
-        job.rows = [ChoiceOutput(0, UNUSED)]
+        job.outputs.rows = [ChoiceOutput(0, UNUSED)]
         bench.table.take(job)
         jobs.append(job)
         if number == 200:
@@ -121,7 +121,7 @@ def test_predictions_that_wait_fill_the_look_ahead_as_prompts_do() -> None:
     bench, job = Bench(), held_job(prompt=(1,))
     bench.table.take(job)
     assert bench.capacity.room() > 0
-    job.prediction = tuple(range(INFO.token_capacity))
+    job.input.prediction = tuple(range(INFO.token_capacity))
     assert bench.capacity.room() == 0
 
 
@@ -130,8 +130,8 @@ async def test_suspects_that_fill_the_pool_let_a_long_job_be_read() -> None:
     bench = Bench()
     suspects = [job_named("s1"), job_named("s2")]
     for job in suspects:
-        job.prompt = (1,) * INFO.token_capacity
-        job.alone = True
+        job.input.prompt = (1,) * INFO.token_capacity
+        job.attempt.alone = True
         bench.table.take(job)
     bench.hold("a1")
     assert bench.queue.try_isolate() is None
@@ -167,7 +167,7 @@ async def test_the_end_of_a_flood_lets_the_next_long_job_be_read(by: str) -> Non
     """
     bench = Bench()
     flood = job_named("f1")
-    flood.prompt = (1,) * INFO.token_capacity
+    flood.input.prompt = (1,) * INFO.token_capacity
     bench.table.take(flood)
     bench.hold("a1")
     async with running(bench):
@@ -234,7 +234,7 @@ async def test_a_late_reply_does_not_end_a_later_attempt() -> None:
         later = bench.hold("a1")  # its payload is here
         away.go_on.set()
         await bench.until(lambda: bench.reads == ["a1"])
-        assert (earlier.state, later.state) == (State.RUNNING, State.RUNNING)
+        assert (earlier.end.state, later.end.state) == (State.RUNNING, State.RUNNING)
         assert bench.table.holds(later)
 
 

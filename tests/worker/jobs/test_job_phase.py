@@ -103,8 +103,8 @@ class Front(RuleBasedStateMachine):
     def take(self, key: bytes, lane: str, phase: JobPhase) -> None:
         self.made += 1
         job = held_job(str(self.made), lane=lane, prompt=(1,), cache_key=key, phase=phase)
-        job.rows = [ChoiceOutput(0, UNUSED)]
-        job.grammar = GrammarSpec("regex", "a") if key == b"2" else None
+        job.outputs.rows = [ChoiceOutput(0, UNUSED)]
+        job.input.grammar = GrammarSpec("regex", "a") if key == b"2" else None
         self.table.take(job)
 
     @having(JobPhase.UNREAD)
@@ -128,12 +128,12 @@ class Front(RuleBasedStateMachine):
     @having(JobPhase.COMPILING)
     @rule(data=st.data())
     def compile(self, data: st.DataObject) -> None:
-        self.output.compiled(Compiled(self.some(data, JobPhase.COMPILING).handle, 0.1))
+        self.output.compiled(Compiled(self.some(data, JobPhase.COMPILING).outputs.handle, 0.1))
 
     @having(JobPhase.QUEUED)
     @rule(data=st.data())
     def admit(self, data: st.DataObject) -> None:
-        handle = self.some(data, JobPhase.QUEUED).handle
+        handle = self.some(data, JobPhase.QUEUED).outputs.handle
         self.output.step(Step([], [], [], [(handle, 0)], [], EngineStats()))
 
     @having(JobPhase.RUNNING)
@@ -141,7 +141,7 @@ class Front(RuleBasedStateMachine):
     def finish(self, data: st.DataObject) -> None:
         job = self.some(data, JobPhase.RUNNING)
         if self.queue.computes(job):
-            self.output.step(Step([], [], [(job.handle, "length")], [], [], EngineStats()))
+            self.output.step(Step([], [], [(job.outputs.handle, "length")], [], [], EngineStats()))
 
     @having(*JobPhase)
     @rule(data=st.data())
@@ -176,7 +176,7 @@ class Front(RuleBasedStateMachine):
         followers = {job for leader in self.queue.leaders for job in self.queue.followers_of(leader)}
         for job in self.table:
             follows, runs = job in followers, job.phase is JobPhase.RUNNING
-            assert follows == (job.phase is JobPhase.FOLLOWING or (runs and job.cached))
+            assert follows == (job.phase is JobPhase.FOLLOWING or (runs and job.outputs.cached))
             assert self.queue.computes(job) == (job.phase in GIVEN and not follows)
             assert self.engine.is_up or job.phase not in GIVEN
         assert {job for job, _ in self.queue.rows.values()} <= set(self.table)

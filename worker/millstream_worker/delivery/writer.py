@@ -102,7 +102,7 @@ class Writer:
 
     def _due(self) -> list[Job]:
         now, now_ms = time.monotonic(), self._clock.now_ms()
-        return [job for job in self._table if now >= job.not_before and self._is_due(job, now, now_ms)]
+        return [job for job in self._table if now >= job.log.not_before and self._is_due(job, now, now_ms)]
 
     def _is_due(self, job: Job, now: float, now_ms: int) -> bool:
         if job.phase.is_being_read:
@@ -113,7 +113,9 @@ class Writer:
         if deadline_ms is not None and now_ms >= deadline_ms:
             self._table.conclude(job, State.EXPIRED)
             return True
-        return now >= job.next_flush or (job.streamed and job.unlogged_tokens >= FLUSH_STEPS)
+        return now >= job.log.next_flush or (
+            job.request.stream and job.outputs.unlogged_tokens >= FLUSH_STEPS
+        )
 
     def _next_pause(self, replies: Sequence[Reply]) -> float:
         trouble = next((reply for reply in replies if isinstance(reply, Exception)), None)

@@ -78,7 +78,7 @@ class CachedResults:
         """By a job that has ended and is not written yet, or by one in the engine, which it will follow. Only
         the others have to be looked for: what has left the worker is written.
         """
-        answer = self._table.answer_to(job)
+        answer = self._table.answers.of(job)
         if not answer and not self._queue.has_leader_for(job):
             return False
         self._settle(job, answer)
@@ -89,9 +89,9 @@ class CachedResults:
         try:
             async with self._redis.pipeline(transaction=False) as pipeline:
                 for job in jobs:
-                    pipeline.hget(shard.cached(job.cache_key.hex()), "result")
+                    pipeline.hget(shard.cached(job.input.cache_key.hex()), "result")
                 if waiting:
-                    pipeline.exists(*(shard.cached(job.cache_key.hex()) for job in waiting))
+                    pipeline.exists(*(shard.cached(job.input.cache_key.hex()) for job in waiting))
                 found = await pipeline.execute()
         except (RedisError, OSError):
             found = [None] * (len(jobs) + 1)  # they are computed
@@ -112,7 +112,7 @@ class CachedResults:
             self._net.metrics.cache_misses.inc()
         for one in answered:
             self._net.metrics.cache_hits.inc()
-            one.set_last_token(self._clock.now_ms())
+            one.times.set("last_token_ms", self._clock.now_ms())
             self._table.conclude(one, State.COMPLETED)
 
     def _answered(self, jobs: Sequence[Job], data: bytes) -> list[Job]:

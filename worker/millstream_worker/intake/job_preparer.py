@@ -47,7 +47,7 @@ class JobPreparer:
     def recall(self, job: Job, started: StartReply) -> None:
         """Give the job the output of earlier attempts as it is in the log."""
         with self.net.around(job):
-            job.earlier = earlier_choices(started.log)
+            job.outputs.earlier = earlier_choices(started.log)
 
     async def _prepare(self, job: Job, started: StartReply) -> None:
         served = self._model.get()
@@ -62,15 +62,15 @@ class JobPreparer:
         except LogDamaged as error:
             fail(job, "log_damaged", str(error))
             return
-        self._capacity.learn(len(job.prompt))
+        self._capacity.learn(len(job.input.prompt))
         if all(row.reason is not None for row in job.rows):
-            job.end(State.COMPLETED)  # only its end was not written
+            job.conclude(State.COMPLETED)  # only its end was not written
 
 
 def _read(job: Job, started: StartReply, served: ServedModel, bounds: JobBounds, keeps: bool) -> None:
     prepare(job, started, served.text, served.info, bounds, served.defaults)
-    if keeps and not job.output_tokens:  # else a part of it was perhaps computed in another format
-        job.cache_key = cache_key(job, served)
+    if keeps and not job.outputs.tokens:  # else a part of it was perhaps computed in another format
+        job.input.cache_key = cache_key(job, served)
 
 
 def size_of(job: Job, started: StartReply) -> int:
@@ -87,4 +87,4 @@ def earlier_choices(log: Sequence[LogEntry]) -> tuple[Choice, ...]:
 
 
 def fail(job: Job, code: str, message: str) -> None:
-    job.end(State.FAILED, ErrorInfo(code=code, message=message))
+    job.conclude(State.FAILED, ErrorInfo(code=code, message=message))

@@ -22,8 +22,9 @@ from millstream.wire.server_errors import is_outage
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job import ENTRY_LOST, Job
+from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
+from millstream_worker.jobs.job_records.job_end import ENTRY_LOST
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.watchdog import LoopWatch
 
@@ -108,8 +109,8 @@ class LongJobReader:
     def _may_begin(self, job: Job) -> bool:
         if any(other.request.tenant == job.request.tenant for other in self._being_read):
             return False
-        return job.unread_bytes <= _LARGE_BYTES or all(
-            other.unread_bytes <= _LARGE_BYTES for other in self._being_read
+        return job.input.unread_bytes <= _LARGE_BYTES or all(
+            other.input.unread_bytes <= _LARGE_BYTES for other in self._being_read
         )
 
     def _place(self, job: Job) -> tuple[int, int]:

@@ -78,7 +78,7 @@ class EngineQueue:
         """Give the engine every job that waits and is ready. Suspects come after all others, one by one."""
         if not self.engine.up or self.isolated is not None or (self._must_prove and not self.engine_proved):
             return
-        for job in [job for job in self._waiting if not job.alone and job.phase is JobPhase.READY]:
+        for job in [job for job in self._waiting if not job.attempt.alone and job.phase is JobPhase.READY]:
             leader = self._followers.leader_for(job)
             if leader is None:
                 self._hand_to_engine(job)
@@ -157,7 +157,7 @@ class EngineQueue:
 
     def stop_row(self, job: Job, row: ChoiceOutput) -> None:
         """A choice has ended here, by a stop string: abort it in the engine."""
-        handle = job.handle + row.index
+        handle = job.outputs.handle + row.index
         del self.rows[handle]
         self.engine.abort([handle])
 
@@ -176,7 +176,7 @@ class EngineQueue:
     def try_isolate(self) -> Job | None:
         """Isolate the first suspect, once no other job is in the engine, waits for it or is being read."""
         idle = self.engine.up and self.isolated is None and not self.rows and not self._reading
-        if idle and all(job.alone for job in self._waiting):
+        if idle and all(job.attempt.alone for job in self._waiting):
             self.isolated = next(iter(self._waiting), None)
             return self.isolated
         return None
@@ -199,11 +199,11 @@ class EngineQueue:
         return any(given is job for given, _ in self.rows.values())
 
     def computes_row(self, job: Job, row: ChoiceOutput) -> bool:
-        return self.rows.get(job.handle + row.index, (None, None))[0] is job
+        return self.rows.get(job.outputs.handle + row.index, (None, None))[0] is job
 
     def _take_back(self, job: Job) -> list[Job]:
         """Take a job's rows out of the engine. Returns its followers."""
-        handles = range(job.handle, job.handle + len(job.rows))
+        handles = range(job.outputs.handle, job.outputs.handle + len(job.rows))
         given = [handle for handle in handles if handle in self.rows and self.rows[handle][0] is job]
         for handle in given:
             del self.rows[handle]
@@ -214,12 +214,12 @@ class EngineQueue:
         """Its handles were never used before by this worker."""
         del self._waiting[job]
         self._followers.lead(job)
-        job.handle = self._next_handle
-        job.move(JobPhase.QUEUED if job.grammar is None else JobPhase.COMPILING)
+        job.outputs.handle = self._next_handle
+        job.move(JobPhase.QUEUED if job.input.grammar is None else JobPhase.COMPILING)
         self._next_handle += len(job.rows)
         for row in job.rows:
             if row.reason is None:
-                self.rows[job.handle + row.index] = (job, row)
+                self.rows[job.outputs.handle + row.index] = (job, row)
         self.engine.add(engine_request(job))
 
     def _notify(self) -> None:

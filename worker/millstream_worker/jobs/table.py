@@ -33,7 +33,7 @@ class JobTable:
         self._jobs: dict[str, Job] = {}
         self._coming: dict[Entry, str] = {}  # job ids by entry: delivered, not jobs yet
         self._cancelled: set[str] = set()  # ids of those: they end as soon as they are jobs
-        self._answers = EndedAnswers()
+        self.answers = EndedAnswers()
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -47,10 +47,6 @@ class JobTable:
     def holds(self, job: Job) -> bool:
         return self._jobs.get(job.id) is job
 
-    def answer_to(self, job: Job) -> bytes:
-        """Returns the answer of an equal job that has ended here and is not written yet; else empty."""
-        return self._answers.of(job)
-
     def entries(self) -> dict[Entry, str]:
         """Returns what this worker has a lease on, with job ids: held jobs, and entries that become jobs."""
         return self._coming | {
@@ -63,7 +59,9 @@ class JobTable:
         that wait to be read do not count until they are many, unless they hold logged tokens; nor do rows
         that wait for their grammars, which are compiled one by one while the batch may be empty.
         """
-        put_off = sum(job.put_off is not None and job.put_off.last_seq == 0 for job in self.to_read())
+        put_off = sum(
+            job.input.put_off is not None and job.input.put_off.last_seq == 0 for job in self.to_read()
+        )
         waits = [job for job in self._jobs.values() if job.phase.is_before_batch]
         waiting = sum(max(1, len(job.rows)) for job in waits)
         compiling = sum(len(job.rows) for job in waits if job.phase is JobPhase.COMPILING)
@@ -75,20 +73,23 @@ class JobTable:
         without suspects: those wait for all others, so counting them could make a suspect wait for a job that
         is not read because of it.
         """
-        waiting = (job for job in self._jobs.values() if job.phase.is_before_batch and not job.alone)
-        return sum(len(job.prompt) + len(job.prediction) for job in waiting)
+        waiting = (job for job in self._jobs.values() if job.phase.is_before_batch and not job.attempt.alone)
+        return sum(len(job.input.prompt) + len(job.input.prediction) for job in waiting)
 
     @property
     def has_suspect(self) -> bool:
-        return any(job.alone for job in self._jobs.values())
+        return any(job.attempt.alone for job in self._jobs.values())
 
     def to_read(self) -> list[Job]:
         """Returns jobs put off for their length, in the order of arrival."""
-        return [job for job in self._jobs.values() if job.phase is JobPhase.UNREAD and not job.alone]
+        return [job for job in self._jobs.values() if job.phase is JobPhase.UNREAD and not job.attempt.alone]
 
     def put_off(self) -> list[Job]:
         """Returns the same, and those whose reading was abandoned."""
-        return [*self.to_read(), *(job for job in self if job.phase.is_being_read and not job.alone)]
+        return [
+            *self.to_read(),
+            *(job for job in self if job.phase.is_being_read and not job.attempt.alone),
+        ]
 
     def expect(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
         """These were delivered to this worker; making jobs of them may outlast a lease."""
@@ -115,7 +116,7 @@ class JobTable:
         self._jobs[job.id] = job
         if job.id in self._cancelled:  # while it was made
             self._cancelled.discard(job.id)
-            job.end(State.CANCELLED)
+            job.conclude(State.CANCELLED)
         self.to_write.set()
         if not job.phase.has_ended:
             self._queue.put(job)
@@ -124,15 +125,15 @@ class JobTable:
 
     def suspect(self, job: Job) -> None:
         """From now on it runs isolated, and its input does not count."""
-        job.alone = True
+        job.attempt.alone = True
         self.changed.notify()
 
     def conclude(
         self, job: Job, state: State, error: ErrorInfo | None = None, letter: str | None = None
     ) -> None:
         """Decide how a job ends; its rows are aborted, and its end is written next."""
-        job.end(state, error, letter)
-        self._answers.add(job)
+        job.conclude(state, error, letter)
+        self.answers.add(job)
         self._queue.withdraw(job)
         self.to_write.set()
         self.changed.notify()  # it takes no room any more
@@ -141,6 +142,6 @@ class JobTable:
         """Forget a job whose end is written, or that is not ours any more."""
         if self.holds(job):
             del self._jobs[job.id]
-        self._answers.drop(job)
+        self.answers.drop(job)
         self._queue.withdraw(job)
         self.changed.notify()

@@ -136,7 +136,7 @@ class Leases:
             if not self._table.holds(job) or job.phase.has_ended:
                 continue  # it ends while the reply is on its way
             if job.id in lost:
-                _log.warning("lease lost", job_id=job.id, attempt=job.attempt)
+                _log.warning("lease lost", job_id=job.id, attempt=job.attempt.number)
                 self._metrics.fenced.inc()
                 self._table.drop(job)
             elif job.id in cancelled:

@@ -146,7 +146,7 @@ async def test_an_answer_counts_before_it_is_written(
         assert results[0].choices == results[1].choices
         assert [result.cached for result in results] == [False, True]
         assert (computed(worker), worker.metric("result_cache_hits_total")) == (9, 1)
-        await until(lambda: not worker.components.table.answer_to(reading.jobs[1]))
+        await until(lambda: not worker.components.table.answers.of(reading.jobs[1]))
 
 
 async def test_a_waiting_job_takes_what_another_worker_has_cached(client: AsyncClient, work: Work) -> None:
@@ -197,7 +197,7 @@ async def test_a_death_is_charged_to_the_leader_alone(client: AsyncClient, work:
         for job in sent:
             await read_to(client.stream(job.id), counted(2, 7))
         jobs = [worker.components.table.get(job.id) for job in sent]
-        assert [job and job.deaths for job in jobs] == [1, 0, 0]
+        assert [job and job.attempt.deaths for job in jobs] == [1, 0, 0]
         work.go(7)
         results = [await client.wait(job.id, timeout_s=30) for job in sent]
         assert [result.text for result in results] == [counted(2, 9)] * 3

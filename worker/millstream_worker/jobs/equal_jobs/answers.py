@@ -24,25 +24,25 @@ class EndedAnswers:
             self._jobs.setdefault(key, job)
 
     def drop(self, job: Job) -> None:
-        if self._jobs.get(job.cache_key) is job:
-            del self._jobs[job.cache_key]
+        if self._jobs.get(job.input.cache_key) is job:
+            del self._jobs[job.input.cache_key]
 
     def of(self, job: Job) -> bytes:
         """Returns the answer of an equal job; else empty."""
-        ended = self._jobs.get(job.cache_key)
+        ended = self._jobs.get(job.input.cache_key)
         return b"" if ended is None else answer(ended)
 
 
 def takes_answer(job: Job) -> bool:
     """True if an equal job's answer may still be its own: it has nothing of its own yet."""
-    return job.phase.is_before_batch and not job.no_cache and not job.output_tokens
+    return job.phase.is_before_batch and not job.no_cache and not job.outputs.tokens
 
 
 def kept_under(job: Job) -> bytes:
     """Returns the key under which its answer is kept; empty: it is not."""
-    whole = job.state is State.COMPLETED and all(row.complete is not False for row in job.rows)
-    kept = whole and not job.cached and job.result_bytes <= MOST_KEPT_BYTES
-    return job.cache_key if kept else b""
+    whole = job.end.state is State.COMPLETED and all(row.complete is not False for row in job.rows)
+    kept = whole and not job.outputs.cached and job.result_bytes <= MOST_KEPT_BYTES
+    return job.input.cache_key if kept else b""
 
 
 def answer(job: Job) -> bytes:
@@ -57,6 +57,6 @@ def adopt(job: Job, choices: Sequence[Choice]) -> None:
         raise ProtocolError(f"a kept answer has {len(choices)} choices, and its job {len(job.rows)}")
     for row, choice in zip(job.rows, choices, strict=True):
         row.check_kept(choice)
-    job.cached, job.cached_tokens = True, len(job.prompt)
+    job.outputs.cached, job.outputs.cached_tokens = True, len(job.input.prompt)
     for row, choice in zip(job.rows, choices, strict=True):
         row.adopt(choice)

@@ -36,24 +36,24 @@ class Followers:
 
     def leader_for(self, job: Job) -> Job | None:
         """Returns the job whose tokens this one may take: its own are the beginning of those."""
-        leader = self._leaders.get(job.cache_key)
+        leader = self._leaders.get(job.input.cache_key)
         if leader is None or job.no_cache or len(self._leader_of) >= MOST_FOLLOWERS:
             return None
         return leader if _begins_as(job, leader) else None
 
     def lead(self, job: Job) -> None:
         """The job goes to the engine, and leads later equal ones unless another one does."""
-        if job.cached:  # it followed before
-            job.cached = False
-            if job.cached_tokens is not None:
-                job.cached_tokens = 0
-        if job.cache_key:
-            self._leaders.setdefault(job.cache_key, job)
+        if job.outputs.cached:  # it followed before
+            job.outputs.cached = False
+            if job.outputs.cached_tokens is not None:
+                job.outputs.cached_tokens = 0
+        if job.input.cache_key:
+            self._leaders.setdefault(job.input.cache_key, job)
 
     def follow(self, job: Job, leader: Job) -> None:
         self._of.setdefault(leader, {})[job] = None
         self._leader_of[job] = leader
-        job.cached = True
+        job.outputs.cached = True
         job.move(JobPhase.FOLLOWING)
 
     def leave(self, job: Job) -> list[Job]:
@@ -63,8 +63,8 @@ class Followers:
             del self._of[leader][job]
             if not self._of[leader]:
                 del self._of[leader]
-        if self._leaders.get(job.cache_key) is job:
-            del self._leaders[job.cache_key]
+        if self._leaders.get(job.input.cache_key) is job:
+            del self._leaders[job.input.cache_key]
         left = list(self._of.pop(job, ()))
         for one in left:
             del self._leader_of[one]
@@ -80,7 +80,7 @@ class Followers:
 
 def outranks(job: Job, leader: Job) -> bool:
     """True if the leader would keep the job waiting for its lane."""
-    waits = leader.phase.is_before_batch and not leader.output_tokens
+    waits = leader.phase.is_before_batch and not leader.outputs.tokens
     return waits and LANES.index(job.lane) < LANES.index(leader.lane)
 
 
