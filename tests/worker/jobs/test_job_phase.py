@@ -51,9 +51,9 @@ def test_the_drawn_moves_are_made_and_no_others(before: JobPhase, after: JobPhas
             before.move(after)
 
 
-def test_a_job_that_runs_comes_from_the_queue_or_a_leader() -> None:
+def test_a_job_that_runs_was_in_the_engine_or_follows() -> None:
     ways = {before for before, after in drawn() if after is JobPhase.RUNNING}
-    assert ways == {JobPhase.QUEUED, JobPhase.FOLLOWING}
+    assert ways == {JobPhase.COMPILING, JobPhase.QUEUED, JobPhase.FOLLOWING}
     assert {before for before, after in drawn() if after is JobPhase.ENDED} == set(JobPhase) - {
         JobPhase.READING,
         JobPhase.ENDED,
@@ -130,10 +130,10 @@ class Front(RuleBasedStateMachine):
     def compile(self, data: st.DataObject) -> None:
         self.output.compiled(Compiled(self.some(data, JobPhase.COMPILING).outputs.handle, 0.1))
 
-    @having(JobPhase.QUEUED)
+    @having(JobPhase.COMPILING, JobPhase.QUEUED)
     @rule(data=st.data())
     def admit(self, data: st.DataObject) -> None:
-        handle = self.some(data, JobPhase.QUEUED).outputs.handle
+        handle = self.some(data, JobPhase.COMPILING, JobPhase.QUEUED).outputs.handle
         self.output.step(Step([], [], [], [(handle, 0)], [], EngineStats()))
 
     @having(JobPhase.RUNNING)

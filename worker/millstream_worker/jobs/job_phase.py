@@ -11,6 +11,7 @@ class JobPhase(Enum):
 
         UNREAD ─► READING ─► LOOKING_UP ─► READY ─► COMPILING ─► QUEUED ─► RUNNING ─► ENDED
         READING ─► READY ─► QUEUED           it has no cache key; no grammar
+        COMPILING ─► RUNNING                 by an engine that follows no grammar, and so reports none
         READY ─► FOLLOWING ─► RUNNING        with the tokens of an equal job
         READING ─► ENDING ─► ENDED           ended while a thread makes its rows, which nobody else reads
         COMPILING, QUEUED, RUNNING ─► READY  its engine died, or an equal job of a higher lane leads
@@ -53,7 +54,7 @@ _MOVES = {
     JobPhase.LOOKING_UP: {JobPhase.READY, JobPhase.ENDED},
     JobPhase.READY: {JobPhase.FOLLOWING, JobPhase.COMPILING, JobPhase.QUEUED, JobPhase.ENDED},
     JobPhase.FOLLOWING: {JobPhase.RUNNING, JobPhase.READY, JobPhase.ENDED},
-    JobPhase.COMPILING: {JobPhase.QUEUED, JobPhase.READY, JobPhase.ENDED},
+    JobPhase.COMPILING: {JobPhase.QUEUED, JobPhase.RUNNING, JobPhase.READY, JobPhase.ENDED},
     JobPhase.QUEUED: {JobPhase.RUNNING, JobPhase.READY, JobPhase.ENDED},
     JobPhase.RUNNING: {JobPhase.READY, JobPhase.ENDED},
     JobPhase.ENDING: {JobPhase.ENDED},
