@@ -45,7 +45,7 @@ LABELS = {
 
 
 def of_queues(registry: CollectorRegistry) -> None:
-    worker = Heartbeat("w", "m", package="1", fallbacks="no compiler")
+    worker = Heartbeat("w", model="m", package="1", fallbacks="no compiler")
     QueueSeries(registry).show(
         "docs",
         QueueSnapshot(

@@ -39,7 +39,7 @@ AREAS = {
     "lua": Area(
         ("producer/millstream/wire/lua/**/*.lua", "producer/millstream/gateway/redis/lua/**/*.lua"),
         ("tests/wire", "tests/gateway", "tests/security/test_roles.py",
-         "tests/worker/jobs/test_result_cache.py"),
+         "tests/worker/jobs/equal_jobs/test_result_cache.py"),
     ),
 }  # fmt: skip
 

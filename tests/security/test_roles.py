@@ -67,7 +67,7 @@ async def test_each_role_sees_of_the_queue_what_it_may(secured: SecuredServer, r
         await desk.fill_window()
         await desk.park("0-parked", tenant="acme")
         await desk.run(calls.join(SHARD, owner=worker.name))
-        await desk.run(beat(SHARD, Heartbeat(worker.name, "m", oldest_batch_ms=5), ttl_ms=TTL_MS))
+        await desk.run(beat(SHARD, Heartbeat(worker.name, model="m", oldest_batch_ms=5), ttl_ms=TTL_MS))
         await desk.take(1, owner=worker.name)
         status = await client.queue_info()
         assert [(lane.waiting, lane.running) for lane in status.lanes] == [(0, 0), (128, 1)]

@@ -164,7 +164,7 @@ async def test_jobs_that_wait_in_vain_are_told_of_once_a_minute(scanner: Scanner
 
 
 async def test_jobs_whose_workers_only_have_no_room_are_not_told_of(scanner: Scanner) -> None:
-    newer = Heartbeat("newer-1", "tiny", version_min=1, version_max=6)
+    newer = Heartbeat("newer-1", model="tiny", version_min=1, version_max=6)
     await scanner.desk.redis.xgroup_createconsumer(scanner.desk.keys.lanes[0], GROUP, newer.name)
     await scanner.desk.run(beat(scanner.desk.keys, newer, ttl_ms=60_000))
     with structlog.testing.capture_logs() as lines:

@@ -60,7 +60,7 @@ class Crew:
             with contextlib.suppress(redis.ResponseError):  # others have joined before
                 await self.redis.xgroup_create(lane, GROUP, "0", mkstream=True)
         await self.redis.xgroup_createconsumer(keys.lanes[0], GROUP, name)
-        one = Heartbeat(name, "tiny", version_min=low, version_max=high)
+        one = Heartbeat(name, model="tiny", version_min=low, version_max=high)
         await run(self.redis, beat(keys, one, ttl_ms=60_000))
 
     async def die(self, name: str, shard: int = 0) -> None:

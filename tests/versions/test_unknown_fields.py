@@ -70,7 +70,7 @@ def test_a_message_without_a_version_is_of_the_first() -> None:
 
 def test_unknown_fields_of_heartbeats_are_passed_over() -> None:
     later = {"name": "a-1", "model": "tiny", "version_min": "1", "version_max": "2", "rows_running": "3"}
-    assert Heartbeat.parse(later | {"gpu": "h200"}) == Heartbeat("a-1", "tiny", 1, 2, rows_running=3)
+    assert Heartbeat.parse(later | {"gpu": "h200"}) == Heartbeat("a-1", 1, 2, model="tiny", rows_running=3)
     assert Heartbeat.parse({"name": "a-1", "model": "tiny"}).versions == Versions(1, 1)
 
 

@@ -23,7 +23,7 @@ async def alive(worker: HandWorker, **figures: int | float | str) -> None:
     await calls.run(worker.redis, calls.join(worker.keys, owner=worker.name))
     await calls.run(
         worker.redis,
-        beat(worker.keys, Heartbeat(worker.name, "tiny", **figures), ttl_ms=60_000),  # type: ignore[arg-type]
+        beat(worker.keys, Heartbeat(worker.name, model="tiny", **figures), ttl_ms=60_000),  # type: ignore[arg-type]
     )
 
 

@@ -12,7 +12,6 @@ from fuzz.values import blob, text, weighted
 from millstream.wire.connection import Endpoint
 from millstream.wire.messages.job_messages import State
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job import Phase
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.leases.control import Control
 
@@ -43,10 +42,10 @@ def _deliver(message: bytes) -> None:
         lambda: hints.append(message), lambda *look: looks.append(look),
     )  # fmt: skip
     control.deliver(SHARD.control, message)
-    cancelled = job.phase is Phase.ENDED
+    cancelled = job.phase.has_ended
     assert cancelled == (message == f"cancel {HELD}".encode())
     assert bool(hints) == (message == b"released")
-    assert not cancelled or job.state is State.CANCELLED
+    assert not cancelled or job.end.state is State.CANCELLED
     assert bool(looks) == message.startswith(b"look ")
     if not (cancelled or hints or looks):
         raise Refused(f"{len(message)} bytes")

@@ -80,16 +80,16 @@ def told(chance: Random, asked: dict[str, Any]) -> bytes:
 def _compute(case: Case) -> None:
     """As intake and delivery do, with an engine that draws the same tokens for every row."""
     payload, bodies, wrong = case
-    job = held_job(payload=payload, attempt=2)
+    job = held_job(payload=payload, number=2)
     log = tuple(LogEntry(1, number, "d", one) for number, one in enumerate(bodies, 1))
     prepare(job, StartReply(True, 2, max(0, len(log) + wrong), log=log), text_model(), ENGINE, BOUNDS)
     _check(engine_request(job))
     _draw(job, [1, 2, 999])
     _draw(job, [3])
-    job.end(State.COMPLETED)
+    job.conclude(State.COMPLETED)
     job.take_delta()
     result = codec.decode(Result, job.result({"model": "m", "weights": "int8", "kv_format": "int8"}, 1))
-    told = merged_choices(LogEntry(2, number, "d", one) for number, one in enumerate(job.written, 1))
+    told = merged_choices(LogEntry(2, number, "d", one) for number, one in enumerate(job.log.written, 1))
     for choice in result.choices:
         same = [one for one in told if one.index == choice.index]
         assert "".join(one.text for one in same) == choice.text, "the result is not what was streamed"
@@ -117,12 +117,12 @@ def _draw(job: Job, tokens: list[int]) -> None:
     """One flush's tokens for every row that goes on."""
     for row in job.rows:
         for token in tokens:
-            if row.reason is not None or len(row.ids) >= job.max_tokens:
+            if row.reason is not None or len(row.ids) >= job.input.max_tokens:
                 break
             row.ids.append(token)
             if row.logprobs is not None:
                 row.add_logprob(encoding.token_logprob(row.told(token, -0.5), []))
-            if token in job.end_ids:
+            if token in job.input.end_ids:
                 row.reason = "stop"
             elif row.watched:
                 row.feed()

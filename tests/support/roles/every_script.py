@@ -67,7 +67,7 @@ async def every_script_runs(secured: SecuredServer, work: Work, folder: Path) ->
         await desk.run(record_worker(QueueKeys("default"), TAKEN))
         await desk.run(serve_model(SHARD, "0123"))
         await desk.run(calls.join(SHARD, owner="A"))
-        await desk.run(beat(SHARD, Heartbeat("A", "m"), ttl_ms=TTL_MS))
+        await desk.run(beat(SHARD, Heartbeat("A", model="m"), ttl_ms=TTL_MS))
         await every_end(desk)
         await every_post(desk)
         await every_batch(desk, gateway)

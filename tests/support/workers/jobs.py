@@ -9,6 +9,10 @@ from millstream.wire.messages.job_messages import Request, Timing
 from millstream.wire.messages.script_replies import LaneEntry
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
+from millstream_worker.jobs.job_records.job_attempt import JobAttempt
+from millstream_worker.jobs.job_records.job_input import JobInput
+from millstream_worker.jobs.job_records.job_times import JobTimes
 
 SHARD = QueueKeys("default").shard(0)
 
@@ -22,7 +26,13 @@ class IdleEngine(EnginePort):
 
 
 def held_job(name: str = "a", payload: bytes = b"", *, lane: str = "batch", **fields: Any) -> Job:
-    """One that a worker holds in its first attempt; `fields`: of `Job`, others than by default."""
+    """One that a worker has read in its first attempt; `fields`: of `Job` or its records, others than by
+    default."""
     entry = LaneEntry(lane, f"1-{name}", f"0-{name}", 1, payload)
-    given = {"request": Request(token_ids=(0,)), "attempt": 1, "died": 0, "timing": Timing()}
-    return Job(SHARD, entry, **given | fields)
+    times = JobTimes(fields.pop("timing", Timing()))
+    job = Job(SHARD, entry, JobAttempt(1, 0), JobInput(Request(token_ids=(0,))), times, phase=JobPhase.READY)
+    for field, value in fields.items():
+        records = (job, job.attempt, job.input, job.outputs, job.log)
+        [record] = [one for one in records if field in one.__slots__]
+        setattr(record, field, value)
+    return job

@@ -124,7 +124,7 @@ async def until_refused(worker: Worker, *, times: int) -> None:
     put_off: set[float] = set()
 
     def refused() -> bool:
-        put_off.update(job.not_before for job in worker.components.table)
+        put_off.update(job.log.not_before for job in worker.components.table)
         return len(put_off - {0.0}) >= times
 
     await until(refused)

@@ -112,7 +112,7 @@ async def test_what_looks_after_a_queue_passes(desk: Desk) -> None:
     assert await desk.redis.xdel(desk.keys.dead, letter.id.partition("@")[2]) == 1
     assert await desk.run(calls.drop_consumer(desk.keys, lane=desk.lane, consumer="A")) is True
     assert await desk.redis.xinfo_consumers(desk.keys.lane(desk.lane), GROUP) == []
-    await desk.run(beat(desk.keys, Heartbeat("host-1", "tiny"), ttl_ms=1000))
+    await desk.run(beat(desk.keys, Heartbeat("host-1", model="tiny"), ttl_ms=1000))
     assert await desk.redis.pttl(desk.keys.worker("host-1")) > 0
 
 

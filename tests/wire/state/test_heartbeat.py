@@ -23,7 +23,7 @@ SHARDS = [QueueKeys("docs").shard(number) for number in range(2)]
 
 
 async def send(redis: Redis, shard: ShardKeys, state: str, **fields: str | int) -> None:
-    one = Heartbeat("a-1", "tiny", state=state, **fields)  # type: ignore[arg-type]
+    one = Heartbeat("a-1", model="tiny", state=state, **fields)  # type: ignore[arg-type]
     await calls.run(redis, calls.join(shard, owner=one.name))
     await calls.run(redis, beat(shard, one, ttl_ms=3000))
 
@@ -59,5 +59,5 @@ async def test_a_heartbeat_has_the_time_of_the_server(redis_client: Redis) -> No
 )
 def test_a_late_heartbeat_is_over_half_its_time(sent_ms: int, age_ms: int | None, late: bool) -> None:
     """One of a worker's clock before ours is new; one that names no time is of an older worker."""
-    one = Heartbeat("a-1", "tiny", sent_ms=sent_ms, ttl_ms=3000)
+    one = Heartbeat("a-1", model="tiny", sent_ms=sent_ms, ttl_ms=3000)
     assert (one.age_ms(10_000), one.is_late(10_000)) == (age_ms, late)

@@ -84,7 +84,7 @@ async def test_metadata_of_another_type_is_named(redis_client: redis.asyncio.Red
 
 async def test_living_workers_are_read_by_name(desk: Desk) -> None:
     assert await read_workers(desk.redis, desk.keys) == []
-    here, there = Heartbeat("b-1", "tiny", max_rows=8, rows_running=3), Heartbeat("a-1", "tiny")
+    here, there = Heartbeat("b-1", model="tiny", max_rows=8, rows_running=3), Heartbeat("a-1", model="tiny")
     await desk.redis.xgroup_createconsumer(desk.keys.lanes[0], GROUP, "b-1")
     for name in ("a-1", "b-1", "gone-1"):
         await desk.redis.xgroup_createconsumer(desk.keys.lanes[1], GROUP, name)
@@ -96,13 +96,13 @@ async def test_living_workers_are_read_by_name(desk: Desk) -> None:
 
 
 async def test_a_heartbeat_replaces_the_one_before(desk: Desk) -> None:
-    await run(desk.redis, beat(desk.keys, Heartbeat("a-1", "tiny", rows_running=3), ttl_ms=60_000))
+    await run(desk.redis, beat(desk.keys, Heartbeat("a-1", model="tiny", rows_running=3), ttl_ms=60_000))
     await desk.redis.hset(desk.keys.worker("a-1"), "added_by_a_newer_version", "x")
     await desk.redis.xgroup_createconsumer(desk.keys.lanes[0], GROUP, "a-1")
     assert (await read_workers(desk.redis, desk.keys))[0].rows_running == 3
-    await run(desk.redis, beat(desk.keys, Heartbeat("a-1", "tiny"), ttl_ms=60_000))
+    await run(desk.redis, beat(desk.keys, Heartbeat("a-1", model="tiny"), ttl_ms=60_000))
     [again] = await read_workers(desk.redis, desk.keys)
-    assert replace(again, sent_ms=0, ttl_ms=0) == Heartbeat("a-1", "tiny")
+    assert replace(again, sent_ms=0, ttl_ms=0) == Heartbeat("a-1", model="tiny")
     assert 0 < await desk.redis.pttl(desk.keys.worker("a-1")) <= 60_000
     assert not await desk.redis.hexists(desk.keys.worker("a-1"), "added_by_a_newer_version")
 
@@ -115,7 +115,7 @@ async def test_a_damaged_heartbeat_says_what_it_can(desk: Desk) -> None:
     window = {"name": "d-1", "model": "m", "version_min": 7, "version_max": 1}
     await desk.redis.xgroup_createconsumer(desk.keys.lanes[0], GROUP, "d-1")
     await desk.redis.hset(desk.keys.worker("d-1"), mapping=window)
-    expected = [Heartbeat(name, "m", 1, 1, rows_running=3) for name in ("a-1", "b-1")]
+    expected = [Heartbeat(name, 1, 1, model="m", rows_running=3) for name in ("a-1", "b-1")]
     assert await read_workers(desk.redis, desk.keys) == expected  # what the others take nobody knows
 
 
@@ -123,14 +123,16 @@ async def test_a_worker_s_oldest_jobs_are_those_of_all_shards(redis_client: redi
     shards = [QueueKeys("docs").shard(number) for number in range(3)]
     for keys, since_ms in zip(shards, (7, 5, 0), strict=True):
         await run(redis_client, join(keys, owner="a-1"))
-        await run(redis_client, beat(keys, Heartbeat("a-1", "m", oldest_batch_ms=since_ms), ttl_ms=60_000))
+        await run(
+            redis_client, beat(keys, Heartbeat("a-1", model="m", oldest_batch_ms=since_ms), ttl_ms=60_000)
+        )
     [worker] = await read_workers(redis_client, *shards)
     assert (worker.oldest_ms("batch"), worker.oldest_ms("interactive")) == (5, 0)
 
 
 def test_models_are_counted_by_digest_or_else_by_name() -> None:
     def beat(model: str, digest: str) -> Heartbeat:
-        return Heartbeat("w", model, model_digest=digest)
+        return Heartbeat("w", model=model, model_digest=digest)
 
     assert models_of([]) == models_of([beat("", "")]) == {}
     assert models_of([beat("a", "1"), beat("other name", "1"), beat("a", "2")]) == {

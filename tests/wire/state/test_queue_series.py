@@ -20,9 +20,9 @@ from millstream.wire.state.queue_series import (
 )
 
 WORKERS = (
-    Heartbeat("a", "m", state="serving", package="0.2.0"),
-    Heartbeat("b", "m", state="loading", package="0.3.0", fallbacks="no compiler"),
-    Heartbeat("c", "m", state="resting", package="0.3.0", fallbacks="no compiler"),
+    Heartbeat("a", model="m", state="serving", package="0.2.0"),
+    Heartbeat("b", model="m", state="loading", package="0.3.0", fallbacks="no compiler"),
+    Heartbeat("c", model="m", state="resting", package="0.3.0", fallbacks="no compiler"),
 )
 WHOLE = QueueSnapshot(
     lanes={Lane.INTERACTIVE: LaneNumbers(0, 1), Lane.BATCH: LaneNumbers(7, 2)},
@@ -128,7 +128,9 @@ def test_an_unreadable_queue_shows_nothing_old(page: Page) -> None:
 def test_labels_stay_few_whatever_they_name(page: Page) -> None:
     tenants = {f"tenant-{number:04}": 1000 - number for number in range(1000)}
     workers = [
-        Heartbeat(f"w{number}", "m", state=f"s{number}", package=f"p{number}", fallbacks=f"{number}" * 5000)
+        Heartbeat(
+            f"w{number}", model="m", state=f"s{number}", package=f"p{number}", fallbacks=f"{number}" * 5000
+        )
         for number in range(200)
     ]
     numbers = replace(WHOLE.numbers or QueueNumbers(*[None] * 5), tenants=tenants)

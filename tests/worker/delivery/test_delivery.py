@@ -27,7 +27,9 @@ from millstream_worker.engine.protocol.request import GrammarSpec
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.engine_request import engine_request
-from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.equal_jobs.answers import answer, kept_under
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.output import ChoiceOutput, ToolCallMode
 from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.jobs.table import JobTable
@@ -51,21 +53,21 @@ def test_a_job_is_known_by_its_first_choice_after_it_ended() -> None:
     metrics = Metrics(CollectorRegistry())
     processor = OutputProcessor(table, queue, ServerClock(), metrics, ModelSlot(), max_result_bytes=1000)
     request = Request(token_ids=(1,), sampling=SamplingParams(n=2))
-    jobs = [held_job(name, request=request, attempt=2) for name in ("refused", "compiled")]
-    jobs.append(held_job("strange", request=request, attempt=2))
+    jobs = [held_job(name, request=request, number=2) for name in ("refused", "compiled")]
+    jobs.append(held_job("strange", request=request, number=2))
     for job in jobs:
-        job.rows = [ChoiceOutput(choice, unused) for choice in range(2)]
+        job.outputs.rows = [ChoiceOutput(choice, unused) for choice in range(2)]
         job.rows[0].reason = "stop"
-        job.grammar = GrammarSpec("regex", "a+")
+        job.input.grammar = GrammarSpec("regex", "a+")
         table.take(job)
-    assert all(job.compiling for job in jobs)
+    assert all(job.phase is JobPhase.COMPILING for job in jobs)
     processor.compiled(Compiled(engine_request(jobs[1]).handle, 0.1))
-    assert not jobs[1].compiling
-    assert jobs[1].timing.compiled_ms is not None
+    assert jobs[1].phase is JobPhase.QUEUED
+    assert jobs[1].times.timing.compiled_ms is not None
     processor.refused(Refused(engine_request(jobs[0]).handle, "response_format", "it does not fit"))
     trace = '  File "x.py", line 7, in compile'
     processor.refused(Refused(engine_request(jobs[2]).handle, "response_format", "Panic", trace))
-    assert [(job.state, job.error and (job.error.code, job.error.field)) for job in jobs] == [
+    assert [(job.end.state, job.end.error and (job.end.error.code, job.end.error.field)) for job in jobs] == [
         (State.FAILED, ("bad_request", "response_format")),
         (State.RUNNING, None),
         (State.FAILED, ("unreadable_request", None)),
@@ -83,32 +85,33 @@ def test_all_equal_jobs_learn_that_their_calls_do_not_fit() -> None:
     )
     metrics = Metrics(CollectorRegistry())
     processor = OutputProcessor(table, queue, ServerClock(), metrics, model, max_result_bytes=10**6)
-    jobs = [held_job(name, cache_key=b"same", phase=Phase.RUNNING) for name in ("leader", "follower")]
+    jobs = [held_job(name, cache_key=b"same") for name in ("leader", "follower")]
     for job in jobs:
         calling = ToolCallMode(job.id, "tool_calls")
-        job.rows = [
+        job.outputs.rows = [
             ChoiceOutput(0, text.detokenizer(special=True, calls=True), calling=calling, constrained=True)
         ]
-        job.grammar = GrammarSpec("tools", "{}")
+        job.input.grammar = GrammarSpec("tools", "{}")
         table.take(job)
     leader, follower = jobs
     assert queue.followers_of(leader) == [follower]
     said = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
     ids = [*tokenizer.encode(said).ids, tokenizer.token_to_id("<end>")]
-    handle = leader.handle
-    processor.step(Step([handle] * len(ids), ids, [], [], [], EngineStats(), held=[handle]))
+    handle = leader.outputs.handle
+    processor.compiled(Compiled(handle, 0.1))
+    processor.step(Step([handle] * len(ids), ids, [], [(handle, 0)], [], EngineStats(), held=[handle]))
     told = [[row.take() for row in job.rows] for job in jobs]
     assert [delta["text"] for [delta] in told if delta] == [said] * 2, "the end token is none of it"
     why = "the arguments of f do not fit its parameters: 'a' is a required property"
     processor.step(Step([], [], [(handle, "stop")], [], [], EngineStats(), misfits=[(handle, why)]))
-    assert leader.kept_under == b"same", "its end is not told yet"
+    assert kept_under(leader) == b"same", "its end is not told yet"
     for job in jobs:
-        assert job.state is State.COMPLETED
-        assert job.answer() == table.answer_to(job) == b""
+        assert job.end.state is State.COMPLETED
+        assert answer(job) == table.answers.of(job) == b""
         [told] = [Choice.model_validate(row.choice()) for row in job.rows]
         assert (told.complete, told.schema_error, told.finish_reason) == (False, why, "tool_calls")
         assert [call.function.name for call in told.tool_calls] == ["f"]
-    assert [job.cached for job in jobs] == [False, True]
+    assert [job.outputs.cached for job in jobs] == [False, True]
 
 
 BODY = b"x" * (MOST_BYTES // 4)
@@ -146,11 +149,11 @@ class Refusing:
 
 def test_one_jobs_long_log_does_not_go_out_all_at_once() -> None:
     job, build, sent = job_with(10), builder(), []
-    while job.acknowledged < len(job.written):
+    while job.log.acknowledged < len(job.log.written):
         batch = build.calls(job)
         assert size_of(batch) <= MOST_BYTES + 1000
         sent.append(len(batch))
-        job.acknowledged += len(batch)
+        job.log.acknowledged += len(batch)
     assert sent == [4, 4, 2]
 
 
@@ -206,7 +209,7 @@ def test_a_count_is_no_answer_whose_time_is_taken() -> None:
         request, times = Request(token_ids=(0,), kind=kind), Timing(submitted_ms=1, finished_ms=2)
         job = held_job(name, request=request, timing=times)
         table.take(job)
-        job.end(State.COMPLETED)
+        job.conclude(State.COMPLETED)
         handler.take(job, EndOutcome.OK, 0.0)
     taken = registry.get_sample_value(
         "millstream_e2e_request_latency_seconds_count", {"queue": "default", "lane": "batch"}

@@ -117,7 +117,7 @@ async def test_a_suspect_is_recorded_as_alone_before_it_is_read(
     seen: list[Any] = []
 
     def look(job: Job, started: StartReply) -> None:
-        if job.died:
+        if job.attempt.died:
             with redis.Redis(port=work.server.port) as direct:
                 seen.append(direct.hmget(SHARD.job(job.id), "alone", "attempt"))
 
@@ -303,7 +303,7 @@ async def test_the_log_of_a_deferred_job_counts_as_its_message_does(
 
     def look(job: Job, started: StartReply) -> None:
         logged = sum(len(entry.body) for entry in started.log)
-        counts.append(0 < logged == job.unread_bytes - len(job.entry.payload))
+        counts.append(0 < logged == job.input.unread_bytes - len(job.entry.payload))
 
     reading.look = look
     reading.go_on.set()

@@ -27,6 +27,7 @@ from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.jobs.served_model import ModelSlot, ServedModel
 from millstream_worker.jobs.table import JobTable
@@ -58,7 +59,7 @@ class Bench:
     def hold(self, name: str, *, payload: bytes = b"x", logged: int = 0) -> Job:
         """A long job that is put off, named after its tenant: `a1` is one of `a`."""
         job = job_named(name, payload)
-        job.unread = StartReply(True, last_seq=logged)
+        job.input.put_off, job.phase = StartReply(True, last_seq=logged), JobPhase.UNREAD
         self.table.take(job)
         return job
 
@@ -68,10 +69,10 @@ class Bench:
     async def _read(self, job: Job) -> None:
         name = job.id.removeprefix("0-")
         self.reads.append(name)
-        job.unread, job.being_read = None, True
+        job.move(JobPhase.READING)
         self.table.changed.notify()
         await self._gates.setdefault(name, asyncio.Event()).wait()
-        job.being_read = False
+        job.set_read()
         self.table.drop(job)
 
     async def until(self, condition: Callable[[], bool], *, within_s: float = 10) -> None:
@@ -101,7 +102,7 @@ def test_jobs_that_wait_for_their_grammars_keep_no_others_away() -> None:
     bench, jobs = Bench(), []
     for number in range(300):
         job = held_job(str(number), prompt=(1,), grammar=GrammarSpec("regex", f"a{number}"))
-        job.rows = [ChoiceOutput(0, UNUSED)]
+        job.outputs.rows = [ChoiceOutput(0, UNUSED)]
         bench.table.take(job)
         jobs.append(job)
         if number == 200:
@@ -120,7 +121,7 @@ def test_predictions_that_wait_fill_the_look_ahead_as_prompts_do() -> None:
     bench, job = Bench(), held_job(prompt=(1,))
     bench.table.take(job)
     assert bench.capacity.room() > 0
-    job.prediction = tuple(range(INFO.token_capacity))
+    job.input.prediction = tuple(range(INFO.token_capacity))
     assert bench.capacity.room() == 0
 
 
@@ -129,8 +130,8 @@ async def test_suspects_that_fill_the_pool_let_a_long_job_be_read() -> None:
     bench = Bench()
     suspects = [job_named("s1"), job_named("s2")]
     for job in suspects:
-        job.prompt = (1,) * INFO.token_capacity
-        job.alone = True
+        job.input.prompt = (1,) * INFO.token_capacity
+        job.attempt.alone = True
         bench.table.take(job)
     bench.hold("a1")
     assert bench.queue.try_isolate() is None
@@ -166,7 +167,7 @@ async def test_the_end_of_a_flood_lets_the_next_long_job_be_read(by: str) -> Non
     """
     bench = Bench()
     flood = job_named("f1")
-    flood.prompt = (1,) * INFO.token_capacity
+    flood.input.prompt = (1,) * INFO.token_capacity
     bench.table.take(flood)
     bench.hold("a1")
     async with running(bench):
@@ -233,7 +234,7 @@ async def test_a_late_reply_does_not_end_a_later_attempt() -> None:
         later = bench.hold("a1")  # its payload is here
         away.go_on.set()
         await bench.until(lambda: bench.reads == ["a1"])
-        assert (earlier.state, later.state) == (State.RUNNING, State.RUNNING)
+        assert (earlier.end.state, later.end.state) == (State.RUNNING, State.RUNNING)
         assert bench.table.holds(later)
 
 

@@ -210,7 +210,7 @@ def test_a_giant_prompt_in_a_huge_context_is_tokenized_exactly() -> None:
     prompt = "the quick brown fox jumps over the lazy dog, déjà vu. " * 8000
     job = held_job(payload=codec.encode(Request(prompt=prompt)))
     prepare(job, StartReply(True), text, replace(INFO, context_length=2**24, blocks=2**20), BOUNDS)
-    assert job.prompt == tuple(tokenizer.encode(prompt).ids)
+    assert job.input.prompt == tuple(tokenizer.encode(prompt).ids)
 
 
 NAMES = st.text(max_size=3)

@@ -49,7 +49,7 @@ def prepared(last: int | None, bounds: JobBounds = BOUNDS, **fields: Any) -> Job
     ],
 )
 def test_only_the_last_tokens_of_a_long_prompt_are_used(asked: dict[str, Any]) -> None:
-    assert prepared(9, **asked).prompt == LAST
+    assert prepared(9, **asked).input.prompt == LAST
     with pytest.raises(InvalidRequest, match="maximum context length is 512 tokens"):
         prepared(None, **asked)
     with pytest.raises(InvalidRequest, match="maximum context length is 512 tokens"):
@@ -57,8 +57,10 @@ def test_only_the_last_tokens_of_a_long_prompt_are_used(asked: dict[str, Any]) -
 
 
 def test_a_short_prompt_is_left_whole() -> None:
-    assert prepared(99, prompt="the quick fox").prompt == tuple(TEXT.encode(Request(prompt="the quick fox")))
-    assert prepared(2**20, prompt="the").prompt == prepared(None, prompt="the").prompt
+    assert prepared(99, prompt="the quick fox").input.prompt == tuple(
+        TEXT.encode(Request(prompt="the quick fox"))
+    )
+    assert prepared(2**20, prompt="the").input.prompt == prepared(None, prompt="the").input.prompt
 
 
 def test_no_more_than_the_end_of_a_text_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +72,7 @@ def test_no_more_than_the_end_of_a_text_is_encoded(monkeypatch: pytest.MonkeyPat
         return encode(self, text)
 
     monkeypatch.setattr(TokenCounter, "_encode", watched)
-    assert prepared(9, prompt=LONG).prompt == LAST
+    assert prepared(9, prompt=LONG).input.prompt == LAST
     assert sum(sizes) < len(LONG) // 4
 
 
@@ -91,7 +93,7 @@ def test_a_result_has_the_prompts_ids_where_they_are_asked_for() -> None:
     for asked, ids in (({"return_token_ids": True}, LAST), ({}, None)):
         job = prepared(9, prompt=LONG, **asked)
         forget_input(job)
-        job.end(State.COMPLETED)
+        job.conclude(State.COMPLETED)
         result = codec.decode(Result, job.result({}, 1))
         assert (result.prompt_token_ids, result.usage.prompt_tokens) == (ids, 9)
         assert job.result_bytes == (45 if ids else 0)
@@ -99,7 +101,7 @@ def test_a_result_has_the_prompts_ids_where_they_are_asked_for() -> None:
 
 def test_a_job_that_ends_unread_shows_no_prompt() -> None:
     job = held_job(request=Request(prompt="x", return_token_ids=True))
-    job.end(State.CANCELLED)
+    job.conclude(State.CANCELLED)
     assert codec.decode(Result, job.result({}, 1)).prompt_token_ids is None
 
 

@@ -232,7 +232,7 @@ def test_what_ends_a_task_or_the_process_passes_the_net() -> None:
         job = held_job()
         with pytest.raises(kind), Net(Metrics(CollectorRegistry())).around(job):
             raise kind
-        assert job.state is State.RUNNING
+        assert job.end.state is State.RUNNING
 
 
 def test_the_first_reason_stands() -> None:
@@ -240,5 +240,5 @@ def test_the_first_reason_stands() -> None:
     for error in (InvalidRequest("prompt", "x", "is \ud800"), ZeroDivisionError("x")):
         with net.around(job):
             raise error
-    assert job.error is not None
-    assert (job.error.code, job.error.message) == ("bad_request", "prompt: is \\ud800 (got 'x')")
+    assert job.end.error is not None
+    assert (job.end.error.code, job.end.error.message) == ("bad_request", "prompt: is \\ud800 (got 'x')")

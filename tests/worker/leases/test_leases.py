@@ -26,6 +26,9 @@ from millstream.wire.messages.script_replies import LaneEntry
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_records.job_attempt import JobAttempt
+from millstream_worker.jobs.job_records.job_input import JobInput
+from millstream_worker.jobs.job_records.job_times import JobTimes
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.leases import Control, Leases
 from millstream_worker.observe.metrics import Metrics
@@ -102,7 +105,8 @@ async def test_a_stale_entry_of_the_same_id_costs_a_job_nothing(redis_client: Re
     stale, entry = [LaneEntry(desk.lane, await desk.deliver("w"), "0-a", 1, b"") for _ in range(2)]
     table.expect(SHARD, [stale])
     started = await desk.start(entry.entry_id, "w")
-    job = Job(SHARD, entry, Request(token_ids=(1,)), started.attempt, 0, Timing(submitted_ms=1))
+    asked, times = JobInput(Request(token_ids=(1,))), JobTimes(Timing(submitted_ms=1))
+    job = Job(SHARD, entry, JobAttempt(started.attempt, 0), asked, times)
     table.take(job)
     await leases_of(redis_client, table, CollectorRegistry()).renew()
     assert table.holds(job)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import structlog
+from support.engine.ready import INFO
 
+from millstream.wire.state.model_facts import ModelFacts
 from millstream_worker.engine.protocol.outputs import EngineStats
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.served_model import ModelSlot
+from millstream_worker.jobs.served_model import ModelSlot, ServedModel
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.service.report import LINE_S, Report
 
@@ -64,3 +69,22 @@ async def test_a_worker_logs_a_line_a_minute_and_none_while_idle(
     assert (lines[1]["event"], lines[1]["output_tokens_per_s"]) == ("working", 2.0)
     shares = {"kv_used": "45%", "kv_cached": "20%", "prefix_hits": "0%"}
     assert {name: lines[1][name] for name in shares} == shares
+
+
+def test_a_heartbeat_and_a_result_carry_the_models_facts(capacity: Capacity) -> None:
+    unused: Any = None
+    model = ModelSlot()
+    report = Report("host-1", capacity, EnginePort(), model, started_ms=5)
+    assert report.heartbeat().facts() == ModelFacts().facts()
+    info = replace(
+        INFO, digest="d", weights="int8", kv_format="bfloat16", self_check="off by 0.1", fallbacks=("a", "b")
+    )
+    served = ServedModel(unused, info)
+    model.publish(served)
+    assert served.facts == ModelFacts(
+        model="m", device="cpu", weights="int8", kv_format="bfloat16", model_digest="d", context_length=512,
+        max_rows=4, self_check="off by 0.1", fallbacks="a; b",
+    )  # fmt: skip
+    assert report.heartbeat().facts() == served.facts.facts()
+    told = {"model": "m", "weights": "int8", "kv_format": "bfloat16", "model_digest": "d"}
+    assert served.facts.of_result() == told

@@ -83,7 +83,7 @@ async def test_the_figures_of_one_look_are_shown_together(redis_client: Redis) -
             return getattr(redis_client, name)
 
     figures = QueueFigures(Watched(), [desk.keys], ServerClock(), Metrics(registry))
-    beats = Heartbeats(redis_client, [desk.keys], lambda: Heartbeat("w", "model"), figures, renew_s=1)
+    beats = Heartbeats(redis_client, [desk.keys], lambda: Heartbeat("w", model="model"), figures, renew_s=1)
     await beats.send()
     await calls.run(redis_client, calls.join(desk.keys, owner="w"))
 

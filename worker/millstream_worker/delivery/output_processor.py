@@ -10,7 +10,8 @@ from millstream.wire.timing import ServerClock
 from millstream_worker.engine.protocol.outputs import Compiled, Refused, Step
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.net import Net
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.jobs.served_model import ModelSlot
@@ -77,8 +78,8 @@ class OutputProcessor:
         for handle, drafted, accepted in step.drafts:
             if handle in self._queue.rows:
                 job, _ = self._queue.rows[handle]
-                job.draft_tokens += drafted
-                job.accepted_draft_tokens += accepted
+                job.outputs.draft_tokens += drafted
+                job.outputs.accepted_draft_tokens += accepted
         for handle in step.held:
             if handle in self._queue.rows:
                 self._hold_end_token(handle)
@@ -104,7 +105,7 @@ class OutputProcessor:
         """Fail jobs whose result has grown beyond the bound; each keeps its text so far."""
         for job in self._table:
             size = job.result_bytes
-            if size > self._max_result_bytes and job.phase is not Phase.ENDED:
+            if size > self._max_result_bytes and not job.phase.has_ended:
                 message = (
                     f"the result has grown to {size} bytes and may take {self._max_result_bytes}; ask for "
                     "fewer tokens, choices or top_logprobs, or raise the worker's MILLSTREAM_MAX_RESULT_BYTES"
@@ -131,14 +132,14 @@ class OutputProcessor:
 
     def _job_of(self, handle: int) -> Job | None:
         """By its first choice's handle, which may have ended in an earlier attempt."""
-        return next((job for job, _ in self._queue.rows.values() if job.handle == handle), None)
+        return next((job for job, _ in self._queue.rows.values() if job.outputs.handle == handle), None)
 
     def _admit(self, job: Job, cached_tokens: int, begun_ms: int) -> None:
-        if job.phase is not Phase.WAITING:
+        if job.phase is JobPhase.RUNNING:
             return
-        queued = job.timing.admitted_ms is None
+        queued = job.times.timing.admitted_ms is None
         if job.admit(cached_tokens, begun_ms):
-            self._metrics.admitted(job.lane, job.timing, len(job.prompt), queued=queued)
+            self._metrics.admitted(job.lane, job.times.timing, len(job.input.prompt), queued=queued)
 
     def _take_tokens(self, step: Step, now_ms: int) -> list[tuple[Job, ChoiceOutput]]:
         """The hot loop: every token passes here. Returns the rows that have stop strings."""
@@ -160,8 +161,8 @@ class OutputProcessor:
         """Give a leader's tokens to its followers. Returns those of their rows that have stop strings."""
         watched = []
         for job in self._queue.followers_of(leader):
-            if leader.phase is Phase.RUNNING:
-                self._admit(job, len(job.prompt), now_ms)
+            if leader.phase is JobPhase.RUNNING:
+                self._admit(job, len(job.input.prompt), now_ms)
             for row, its in zip(job.rows, leader.rows, strict=True):
                 if row.reason is None:
                     row.follow(its)
@@ -173,13 +174,13 @@ class OutputProcessor:
 
     def _begin(self, job: Job, row: ChoiceOutput, now_ms: int) -> None:
         row.begun = True
-        if job.streamed:  # its first token counts from when it is sent, at once
-            job.next_flush = 0.0
+        if job.request.stream:  # its first token counts from when it is sent, at once
+            job.log.next_flush = 0.0
             self._table.to_write.set()
             return
-        job.send_first_token(now_ms)
-        if job.confirm_first_token():
-            self._metrics.first_token(job.lane, job.timing)
+        job.times.send_first_token(now_ms)
+        if job.times.confirm_first_token():
+            self._metrics.first_token(job.lane, job.times.timing)
 
     def _take_logprobs(self, step: Step) -> None:
         for place, logprob, top_ids, top_logprobs in step.logprobs:
@@ -200,7 +201,7 @@ class OutputProcessor:
         """Returns the jobs whose choice it was, the leader last. `misfit`: why its calls do not fit."""
         leader, ended = self._queue.end_row(handle)
         jobs = [*self._queue.followers_of(leader), leader]
-        ends = self._model.get().info.eos_ids + (leader.grammar.ends if leader.grammar else ())
+        ends = self._model.get().info.eos_ids + (leader.input.grammar.ends if leader.input.grammar else ())
         for row in (job.rows[ended.index] for job in jobs):
             row.reason, row.end_token = _REASONS[reason], reason == "stop"
             whole = row.end_token and row.ids[-1] in ends
@@ -215,8 +216,8 @@ class OutputProcessor:
         self._table.conclude(job, State.FAILED, error)
 
     def _end_if_done(self, job: Job, now_ms: int) -> None:
-        if job.phase is not Phase.ENDED and all(row.reason is not None for row in job.rows):
-            job.set_last_token(now_ms)
-            if job.cached:
+        if not job.phase.has_ended and all(row.reason is not None for row in job.rows):
+            job.times.set("last_token_ms", now_ms)
+            if job.outputs.cached:
                 self._metrics.cache_followers.inc()
             self._table.conclude(job, State.COMPLETED)

@@ -72,9 +72,9 @@ def _call(job: Job, owner: str, engine_works: bool, delay: RetryDelay | None) ->
     claim = job.claim(owner)
     known: dict[str, Any] = {
         "lane": job.entry.lane,
-        "died": job.losses if engine_works else job.died + min(job.deaths, 1),
-        "died_alone": job.losses_alone,
+        "died": job.attempt.losses if engine_works else job.attempt.died + min(job.attempt.deaths, 1),
+        "died_alone": job.attempt.losses_alone,
     }
-    if delay is not None and job.deaths:
-        return calls.retry(job.shard, claim, delay_ms=delay.delay_ms(job.losses), **known)
+    if delay is not None and job.attempt.deaths:
+        return calls.retry(job.shard, claim, delay_ms=delay.delay_ms(job.attempt.losses), **known)
     return calls.release(job.shard, claim, **known)

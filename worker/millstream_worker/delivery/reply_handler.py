@@ -20,7 +20,8 @@ from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.messages.script_replies import AppendOutcome, AppendReply, EndOutcome
 from millstream.wire.messages.validation_errors import WHOLE
 from millstream.wire.server_errors import is_damage, is_full
-from millstream_worker.jobs.job import MOST_REFUSALS, Job, Phase
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_records.token_log import MOST_REFUSALS
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.metrics import Metrics
 
@@ -57,7 +58,7 @@ class ReplyHandler:
                 self._appended(job, outcome, last_seq)
             case EndOutcome.GAP:
                 self._lost_log(job)
-                job.acknowledged = 0  # the reply to the next append has the log's real length
+                job.log.acknowledged = 0  # the reply to the next append has the log's real length
                 self._table.to_write.set()
             case EndOutcome():
                 self._ended(job)
@@ -67,51 +68,51 @@ class ReplyHandler:
     def _appended(self, job: Job, outcome: AppendOutcome, last_seq: int) -> None:
         if outcome is AppendOutcome.GAP:
             self._lost_log(job)
-        job.acknowledged = min(last_seq, len(job.written))
-        if job.acknowledged and job.confirm_first_token():
-            self._metrics.first_token(job.lane, job.timing)
+        job.log.acknowledged = min(last_seq, len(job.log.written))
+        if job.log.acknowledged and job.times.confirm_first_token():
+            self._metrics.first_token(job.lane, job.times.timing)
         if outcome is AppendOutcome.CANCELLED:
             self._table.conclude(job, State.CANCELLED)
             self._close_log(job)
-        if job.acknowledged < len(job.written) or job.phase is Phase.ENDED:
+        if not job.log.is_acknowledged or job.phase.has_ended:
             self._table.to_write.set()
 
     def _close_log(self, job: Job) -> None:
         """Append nothing more: the end carries the rest. A dead letter's end carries no log; its result has
         the text.
         """
-        if job.letter is None:
-            job.merge_open()
+        if job.end.letter is None:
+            job.log.merge_open()
         else:
-            del job.written[job.acknowledged :]
+            del job.log.written[job.log.acknowledged :]
 
     def _lost_log(self, job: Job) -> None:
         self._metrics.gap_fills.inc()
-        _log.warning("token log lost its end; it is written again", job_id=job.id, attempt=job.attempt)
+        _log.warning("token log lost its end; it is written again", job_id=job.id, attempt=job.attempt.number)
 
     def _ended(self, job: Job) -> None:
         self._table.drop(job)
-        if job.confirm_first_token():
-            self._metrics.first_token(job.lane, job.timing)
+        if job.times.confirm_first_token():
+            self._metrics.first_token(job.lane, job.times.timing)
         answered = job.request.kind is not RequestKind.COUNT
-        self._metrics.ended(job.lane, job.state, job.timing, job.output_tokens, answered=answered)
-        if job.letter is not None:
+        self._metrics.ended(job.lane, job.end.state, job.times.timing, job.outputs.tokens, answered=answered)
+        if job.end.letter is not None:
             self._metrics.dead_lettered.inc()
         _log.log(
-            _LEVELS[job.state],
+            _LEVELS[job.end.state],
             "job ended",
             job_id=job.id,
-            attempt=job.attempt,
-            state=job.state.value,
-            output_tokens=job.output_tokens,
-            **({"error": job.error.code, "field": _field(job.error.field)} if job.error else {}),
+            attempt=job.attempt.number,
+            state=job.end.state.value,
+            output_tokens=job.outputs.tokens,
+            **({"error": job.end.error.code, "field": _field(job.end.error.field)} if job.end.error else {}),
             **(_payload(job) if self._log_payloads else {}),
         )
 
     def _fenced(self, job: Job) -> None:
         self._table.drop(job)
         self._metrics.fenced.inc()
-        _log.warning("job belongs to another attempt now", job_id=job.id, attempt=job.attempt)
+        _log.warning("job belongs to another attempt now", job_id=job.id, attempt=job.attempt.number)
 
     def _refused(self, job: Job, error: Exception, pause_s: float) -> None:
         """The server refused the write, or did not answer: it is repeated after a pause."""
@@ -119,19 +120,19 @@ class ReplyHandler:
             self._troubled.clear()
             self._metrics.write_troubles.inc()
         self._troubled.add(job.id)
-        job.not_before = time.monotonic() + pause_s
-        job.refusals = job.refusals + 1 if is_damage(error) else 0
-        if job.refusals >= MOST_REFUSALS:
+        job.log.not_before = time.monotonic() + pause_s
+        job.log.refusals = job.log.refusals + 1 if is_damage(error) else 0
+        if job.log.refusals >= MOST_REFUSALS:
             self._give_up(job, error)
-        if is_full(error) and job.phase is Phase.ENDED:
+        if is_full(error) and job.phase.has_ended:
             self._close_log(job)  # at maxmemory an end passes, an append does not
 
     def _give_up(self, job: Job, error: Exception) -> None:
         """The job's keys are damaged. If only the log is, the end can still be written; otherwise the job is
         dropped, as nobody can write to it.
         """
-        job.refusals = 0
-        if job.phase is Phase.ENDED and len(job.written) - job.acknowledged <= 1:
+        job.log.refusals = 0
+        if job.phase.has_ended and len(job.log.written) - job.log.acknowledged <= 1:
             _log.error("job dropped: its keys are damaged", job_id=job.id, error=str(error))
             self._troubled.discard(job.id)
             self._table.drop(job)
@@ -151,4 +152,4 @@ def _field(path: str | None) -> str | None:
 def _payload(job: Job) -> dict[str, Any]:
     """Logged only on request. An error message may quote the request."""
     texts = [row.choice().get("text", "") for row in job.rows]
-    return {"texts": texts} | ({"message": job.error.message} if job.error else {})
+    return {"texts": texts} | ({"message": job.end.error.message} if job.end.error else {})

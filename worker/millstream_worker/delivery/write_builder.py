@@ -11,7 +11,8 @@ from millstream.wire.calls.attempt import Keep
 from millstream.wire.messages.job_messages import Timing
 from millstream.wire.messages.script_replies import AppendReply, EndOutcome
 from millstream.wire.timing import ServerClock
-from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.equal_jobs.answers import kept_under
+from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.served_model import ModelSlot
 
 MOST_BYTES = 4 * 1024 * 1024  # sent at once; a round too large for the line would be repeated unchanged
@@ -49,70 +50,70 @@ class WriteBuilder:
 
     def calls(self, job: Job) -> list[Call]:
         """The calls to send now: the unacknowledged bodies, and the end if it may follow."""
-        if job.acknowledged == len(job.written) or job.phase is Phase.ENDED:
+        if job.log.is_acknowledged or job.phase.has_ended:
             job.take_delta()
-        job.next_flush = time.monotonic() + (
-            self.policy.streamed_s if job.streamed else self.policy.unstreamed_s
+        job.log.next_flush = time.monotonic() + (
+            self.policy.streamed_s if job.request.stream else self.policy.unstreamed_s
         )
-        if job.phase is not Phase.ENDED:
-            return self._appends(job, len(job.written))
+        if not job.phase.has_ended:
+            return self._appends(job, len(job.log.written))
         # The last body goes with the end, but not with a dead letter's. All others go before it.
-        before = len(job.written) if job.letter is not None else len(job.written) - 1
+        before = len(job.log.written) if job.end.letter is not None else len(job.log.written) - 1
         return self._appends(job, before) or [self._end(job)]
 
     def _appends(self, job: Job, end: int) -> list[Call]:
         """Bodies before `end`, as many as are sent at once."""
-        stop, size = job.acknowledged, 0
+        stop, size = job.log.acknowledged, 0
         while stop < end and size < MOST_BYTES:
-            size += len(job.written[stop])
+            size += len(job.log.written[stop])
             stop += 1
-        if end and not job.acknowledged and job.output_tokens:
-            job.send_first_token(self._clock.now_ms())
+        if end and not job.log.acknowledged and job.outputs.tokens:
+            job.times.send_first_token(self._clock.now_ms())
         claim = job.claim(self._owner)
         return [
             calls.append(
                 job.shard,
                 claim,
                 seq=place + 1,
-                body=job.written[place],
+                body=job.log.written[place],
                 publish=True,
-                timing=_SENT if place else job.timing,
+                timing=_SENT if place else job.times.timing,
             )
-            for place in range(job.acknowledged, stop)
+            for place in range(job.log.acknowledged, stop)
         ]
 
     def _end(self, job: Job) -> Call:
         now_ms = self._clock.now_ms()
-        if job.streamed and job.output_tokens:  # published with the end at the latest
-            job.send_first_token(now_ms)
-            if job.timing.last_token_ms is not None:
-                job.set_last_token(now_ms)
+        if job.request.stream and job.outputs.tokens:  # published with the end at the latest
+            job.times.send_first_token(now_ms)
+            if job.times.timing.last_token_ms is not None:
+                job.times.set("last_token_ms", now_ms)
         served = self._model.current
-        result = job.result(served.facts if served is not None else {}, now_ms)
+        result = job.result(served.facts.of_result() if served is not None else {}, now_ms)
         claim = job.claim(self._owner)
-        if job.letter is not None:
+        if job.end.letter is not None:
             return calls.dead_letter(
                 job.shard,
                 claim,
                 lane=job.entry.lane,
-                reason=job.letter,
+                reason=job.end.letter,
                 result=result,
                 ttl_ms=self.policy.result_ttl_ms,
                 max_dead=self.policy.max_dead,
-                timing=job.timing,
+                timing=job.times.timing,
             )
-        open_body = job.written[-1] if job.acknowledged < len(job.written) else None
+        open_body = None if job.log.is_acknowledged else job.log.written[-1]
         return calls.finish(
             job.shard,
             claim,
             lane=job.entry.lane,
-            state=job.state,
+            state=job.end.state,
             result=result,
-            seq=len(job.written) + (open_body is None),
+            seq=len(job.log.written) + (open_body is None),
             delta=open_body,
             ttl_ms=self.policy.result_ttl_ms,
-            timing=job.timing,
-            keep=Keep(job.kept_under.hex(), self.policy.cache_bytes),
+            timing=job.times.timing,
+            keep=Keep(kept_under(job).hex(), self.policy.cache_bytes),
         )
 
 

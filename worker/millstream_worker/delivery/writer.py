@@ -19,7 +19,8 @@ from millstream_worker.delivery.output_processor import FLUSH_STEPS
 from millstream_worker.delivery.reply_handler import Reply, ReplyHandler
 from millstream_worker.delivery.write_builder import MOST_BYTES, Call, WriteBuilder, size_of
 from millstream_worker.jobs.consumer import Consumer
-from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.watchdog import LoopWatch
 
@@ -63,7 +64,7 @@ class Writer:
 
     async def write_all(self) -> None:
         """Write everything once, before the worker ends."""
-        await self.write([job for job in self._table if not job.being_read])
+        await self.write([job for job in self._table if not job.phase.is_being_read])
 
     async def write(self, jobs: Sequence[Job]) -> None:
         """One round for these jobs, sent in parts of MOST_BYTES."""
@@ -101,18 +102,20 @@ class Writer:
 
     def _due(self) -> list[Job]:
         now, now_ms = time.monotonic(), self._clock.now_ms()
-        return [job for job in self._table if now >= job.not_before and self._is_due(job, now, now_ms)]
+        return [job for job in self._table if now >= job.log.not_before and self._is_due(job, now, now_ms)]
 
     def _is_due(self, job: Job, now: float, now_ms: int) -> bool:
-        if job.being_read:
+        if job.phase.is_being_read:
             return False
-        if job.phase is Phase.ENDED:
+        if job.phase is JobPhase.ENDED:
             return True
         deadline_ms = job.request.deadline_ms
         if deadline_ms is not None and now_ms >= deadline_ms:
             self._table.conclude(job, State.EXPIRED)
             return True
-        return now >= job.next_flush or (job.streamed and job.unlogged_tokens >= FLUSH_STEPS)
+        return now >= job.log.next_flush or (
+            job.request.stream and job.outputs.unlogged_tokens >= FLUSH_STEPS
+        )
 
     def _next_pause(self, replies: Sequence[Reply]) -> float:
         trouble = next((reply for reply in replies if isinstance(reply, Exception)), None)

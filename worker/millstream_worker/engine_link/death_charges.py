@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from millstream.wire.messages.job_messages import ErrorInfo, State
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job import AttemptLimits, Job, Phase
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_records.job_attempt import AttemptLimits
 from millstream_worker.jobs.table import JobTable
 
 
@@ -22,19 +23,20 @@ class Blame:
     def charge(self, jobs: Sequence[Job], how: str) -> None:
         """`how`: the engine's exit, for the error message."""
         for job in jobs:
-            if self._table.holds(job) and job.phase is not Phase.ENDED:
+            if self._table.holds(job) and not job.phase.has_ended:
                 self._charge(job, how)
 
     def _charge(self, job: Job, how: str) -> None:
-        job.deaths += 1
+        attempt = job.attempt
+        attempt.deaths += 1
         if self._queue.isolated is job and self._queue.engine_proved:
-            job.deaths_alone += 1
-        if job.losses >= self._limits.max_died:
+            attempt.deaths_alone += 1
+        if attempt.losses >= self._limits.max_died:
             self._table.suspect(job)
-        if job.losses_alone >= self._limits.max_died_alone:
+        if attempt.losses_alone >= self._limits.max_died_alone:
             message = (
-                f"engines or workers died {job.losses} times computing this job, {job.losses_alone} times "
-                f"alone with it, the last time by {how}"
+                f"engines or workers died {attempt.losses} times computing this job, {attempt.losses_alone} "
+                f"times alone with it, the last time by {how}"
             )
             error = ErrorInfo(code="engine_died", message=message)
             self._table.conclude(job, State.FAILED, error, letter="engine_died")

@@ -24,7 +24,9 @@ from millstream.wire.server_errors import is_damage
 from millstream.wire.timing import Backoff
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job import MOST_REFUSALS, Job, Phase
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
+from millstream_worker.jobs.job_records.token_log import MOST_REFUSALS
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.watchdog import LoopWatch
@@ -80,16 +82,21 @@ class Quarantine:
                     self._table.changed.notify()  # others are read again
 
     async def _run_isolated(self, job: Job) -> None:
-        _log.info("suspect runs isolated", job_id=job.id, died=job.losses, died_alone=job.losses_alone)
+        _log.info(
+            "suspect runs isolated",
+            job_id=job.id,
+            died=job.attempt.losses,
+            died_alone=job.attempt.losses_alone,
+        )
         proved = await self._proved(job)
         if proved and await self._record(job, alone=True):
-            if job.unread is not None:
+            if job.phase is JobPhase.UNREAD:
                 self._reader = asyncio.current_task()
                 await self._read(job)
                 self._reader = None
             if self._queue.awaits_isolated_run(job):
                 self._queue.hand_over_isolated(job)
-        while self._table.holds(job) and (job.phase is Phase.ENDED or self._queue.computes(job)):
+        while self._table.holds(job) and (job.phase.has_ended or self._queue.computes(job)):
             if self._stopping:
                 return
             await self._change()
@@ -111,7 +118,7 @@ class Quarantine:
         it.
         """
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        while not self._stopping and self._table.holds(job) and job.phase is not Phase.ENDED:
+        while not self._stopping and self._table.holds(job) and not job.phase.has_ended:
             if alone and not self._queue.awaits_isolated_run(job):
                 return False
             self._watch.turn()
@@ -122,7 +129,7 @@ class Quarantine:
                 await backoff.pause()
                 continue
             if outcome is EndOutcome.FENCED and self._table.holds(job):
-                _log.warning("job belongs to another attempt now", job_id=job.id, attempt=job.attempt)
+                _log.warning("job belongs to another attempt now", job_id=job.id, attempt=job.attempt.number)
                 self._metrics.fenced.inc()
                 self._table.drop(job)
             return outcome is EndOutcome.OK
@@ -133,14 +140,14 @@ class Quarantine:
             job.shard,
             job.claim(self._owner),
             alone=alone,
-            died=job.losses,
-            died_alone=job.losses_alone,
+            died=job.attempt.losses,
+            died_alone=job.attempt.losses_alone,
         )
 
     def _refused(self, job: Job, error: Exception) -> None:
         _log.warning("suspect cannot be recorded yet", job_id=job.id, error=str(error))
-        job.refusals = job.refusals + 1 if is_damage(error) else 0
-        if job.refusals >= MOST_REFUSALS:
+        job.log.refusals = job.log.refusals + 1 if is_damage(error) else 0
+        if job.log.refusals >= MOST_REFUSALS:
             message = f"the job's keys are damaged: {error}"
             self._table.conclude(job, State.FAILED, ErrorInfo(code="keys_damaged", message=message))
 

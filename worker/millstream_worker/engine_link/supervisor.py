@@ -220,12 +220,7 @@ class Supervisor:
         _log.info(
             "engine ready",
             seconds=round(link.age_s, 1),
-            model=info.model,
-            device=info.device,
-            dtype=info.dtype,
-            weights=info.weights,
-            kv_format=info.kv_format,
-            attention=info.attention,
+            **info.labels,
             token_capacity=info.token_capacity,
             max_rows=info.max_rows,
             self_check=info.self_check,

@@ -17,7 +17,11 @@ from millstream_worker.intake.job_preparer import JobPreparer, earlier_choices, 
 from millstream_worker.intake.outline import outline
 from millstream_worker.intake.prepare_job import forget_input
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job import AttemptLimits, Job, Phase
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
+from millstream_worker.jobs.job_records.job_attempt import AttemptLimits, JobAttempt
+from millstream_worker.jobs.job_records.job_input import JobInput
+from millstream_worker.jobs.job_records.job_times import JobTimes
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.threads import in_thread
 
@@ -46,17 +50,15 @@ class Admission:
         self._log_payloads = log_payloads
 
     async def admit(self, shard: ShardKeys, entry: LaneEntry, started: StartReply) -> None:
-        timing = timing_of(started)
-        job = Job(
-            shard, entry, UNREADABLE, started.attempt, started.died, timing, started.died_alone, started.seed
-        )
-        job.alone = job.died >= self._limits.max_died
+        attempt = JobAttempt(started.attempt, started.died, started.died_alone, started.seed)
+        attempt.alone = attempt.died >= self._limits.max_died
+        job = Job(shard, entry, attempt, JobInput(UNREADABLE), JobTimes(timing_of(started)))
         given_up = self._given_up(job)
         if given_up is not None:
-            job.end(State.FAILED, given_up, letter=given_up.code)
+            job.conclude(State.FAILED, given_up, letter=given_up.code)
             self._preparer.recall(job, started)
-        elif job.alone:
-            job.unread = started
+        elif job.attempt.alone:
+            job.input.put_off = started
             self._preparer.recall(job, started)
         elif size_of(job, started) > _BESIDE_BYTES and job.entry.version in TAKEN:
             with self._queue.no_isolation(), self._preparer.net.around(job):  # a part of it
@@ -65,24 +67,25 @@ class Admission:
             with self._queue.no_isolation():
                 await self._preparer.prepare(job, started)
         if started.cancelled:
-            job.end(State.CANCELLED)
-        shows = self._log_payloads and job.unread is None
+            job.conclude(State.CANCELLED)
+        shows = self._log_payloads and job.phase is not JobPhase.UNREAD
         shown = {"request": job.request.model_dump(exclude_defaults=True)} if shows else {}
-        _log.debug("job started", job_id=job.id, attempt=job.attempt, prompt_tokens=len(job.prompt), **shown)
+        tokens = len(job.input.prompt)
+        _log.debug("job started", job_id=job.id, attempt=attempt.number, prompt_tokens=tokens, **shown)
         forget_input(job)
         self._table.take(job)
-        if job.looking_up:
+        if job.phase is JobPhase.LOOKING_UP:
             self._lookup.add(job)
 
     async def _put_off(self, job: Job, started: StartReply) -> None:
         """Hold the job unread; LongJobReader prepares it later. Until then only its tenant and the output of
         earlier attempts are known.
         """
-        job.unread, job.unread_bytes = started, size_of(job, started)
-        job.earlier = await in_thread(earlier_choices, started.log)
+        job.input.put_off, job.input.unread_bytes = started, size_of(job, started)
+        job.outputs.earlier = await in_thread(earlier_choices, started.log)
         outlined = await in_thread(outline, job.entry.payload)
         if outlined is not None:
-            job.request = outlined.request
+            job.input.request = outlined.request
         kept = sum(len(other.entry.payload) for other in self._table.to_read())
         if kept + len(job.entry.payload) > _MOST_KEPT_BYTES:
             job.entry = replace(job.entry, payload=b"")
@@ -92,25 +95,24 @@ class Admission:
         turn. This may end it. If the caller is cancelled the thread is abandoned, and the job is never
         written again.
         """
-        assert job.unread is not None, "it was read before"
-        started, job.unread, job.being_read = job.unread, None, True
+        assert job.input.put_off is not None, "it was read before"
+        started, job.input.put_off = job.input.put_off, None
         await self._preparer.prepare(job, started)
-        job.being_read = False
         forget_input(job)
         if job.rows:  # the rows have the output of earlier attempts
-            job.earlier = ()
-        if job.looking_up:
+            job.outputs.earlier = ()
+        if job.phase is JobPhase.LOOKING_UP:
             self._lookup.add(job)
-        if job.phase is Phase.ENDED and self._table.holds(job):
-            self._table.conclude(job, job.state)
+        if job.phase.has_ended and self._table.holds(job):
+            self._table.conclude(job, job.end.state)
 
     def _given_up(self, job: Job) -> ErrorInfo | None:
         """Decided before the payload is read: reading it may be what kills workers."""
-        counts = f"{job.died} times computing this job, {job.died_alone} times alone with it"
-        if job.died_alone >= self._limits.max_died_alone:
+        counts = f"{job.attempt.died} times computing this job, {job.attempt.died_alone} times alone with it"
+        if job.attempt.died_alone >= self._limits.max_died_alone:
             return ErrorInfo(code="engine_died", message=f"engines or workers died {counts}")
-        if job.attempt - job.died > self._limits.max_attempts:  # deaths beside other jobs do not count
-            message = f"given up at attempt {job.attempt}; engines or workers died {counts}"
+        if job.attempt.number - job.attempt.died > self._limits.max_attempts:  # deaths beside others: no
+            message = f"given up at attempt {job.attempt.number}; engines or workers died {counts}"
             return ErrorInfo(code="too_many_attempts", message=message)
         return None
 

@@ -15,7 +15,9 @@ from millstream.wire.messages.job_messages import Result, State
 from millstream.wire.timing import ServerClock, within
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job import MOST_KEPT_BYTES, Job
+from millstream_worker.jobs.equal_jobs.answers import MOST_KEPT_BYTES, adopt, takes_answer
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.net import Net
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.watchdog import LoopWatch
@@ -46,7 +48,7 @@ class CachedResults:
         self._stopping = False
 
     def add(self, job: Job) -> None:
-        """Look for the result of a job that is `looking_up`."""
+        """Look for the result of a job that is LOOKING_UP."""
         self._jobs.append(job)
         self._came.set()
 
@@ -76,7 +78,7 @@ class CachedResults:
         """By a job that has ended and is not written yet, or by one in the engine, which it will follow. Only
         the others have to be looked for: what has left the worker is written.
         """
-        answer = self._table.answer_to(job)
+        answer = self._table.answers.of(job)
         if not answer and not self._queue.has_leader_for(job):
             return False
         self._settle(job, answer)
@@ -87,9 +89,9 @@ class CachedResults:
         try:
             async with self._redis.pipeline(transaction=False) as pipeline:
                 for job in jobs:
-                    pipeline.hget(shard.cached(job.cache_key.hex()), "result")
+                    pipeline.hget(shard.cached(job.input.cache_key.hex()), "result")
                 if waiting:
-                    pipeline.exists(*(shard.cached(job.cache_key.hex()) for job in waiting))
+                    pipeline.exists(*(shard.cached(job.input.cache_key.hex()) for job in waiting))
                 found = await pipeline.execute()
         except (RedisError, OSError):
             found = [None] * (len(jobs) + 1)  # they are computed
@@ -100,15 +102,17 @@ class CachedResults:
 
     def _settle(self, job: Job, data: bytes | None) -> None:
         """Its followers get the answer, too, before it sets them free."""
-        is_new, job.looking_up = job.looking_up, False
-        if not job.takes_answer or not self._table.holds(job):
+        is_new = job.phase is JobPhase.LOOKING_UP
+        if is_new:
+            job.move(JobPhase.READY)
+        if not takes_answer(job) or not self._table.holds(job):
             return
         answered = self._answered((*self._queue.followers_of(job), job), data) if data else []
         if is_new and data is None:
             self._net.metrics.cache_misses.inc()
         for one in answered:
             self._net.metrics.cache_hits.inc()
-            one.set_last_token(self._clock.now_ms())
+            one.times.set("last_token_ms", self._clock.now_ms())
             self._table.conclude(one, State.COMPLETED)
 
     def _answered(self, jobs: Sequence[Job], data: bytes) -> list[Job]:
@@ -117,6 +121,6 @@ class CachedResults:
         with self._net.around_kept(jobs[-1]):
             choices = codec.decode(Result, data, 2 * MOST_KEPT_BYTES).choices
             for job in jobs:
-                job.adopt(choices)
+                adopt(job, choices)
                 answered.append(job)
         return answered

@@ -14,8 +14,9 @@ from millstream.wire.messages.script_replies import LogEntry, StartReply
 from millstream.wire.versions import FIRST_VERSION, TAKEN
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.intake.prepare_job import JobBounds, LogDamaged, prepare
-from millstream_worker.jobs.cache_key import cache_key
+from millstream_worker.jobs.equal_jobs.cache_key import cache_key
 from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.net import Net
 from millstream_worker.jobs.served_model import ModelSlot, ServedModel
 from millstream_worker.threads import in_thread
@@ -36,15 +37,17 @@ class JobPreparer:
         self._bounds = bounds
 
     async def prepare(self, job: Job, started: StartReply) -> None:
+        job.move(JobPhase.READING)
         with self.net.around(job):
             await self._prepare(job, started)
         if not job.rows:  # but the output of earlier attempts is published
             self.recall(job, started)
+        job.set_read()
 
     def recall(self, job: Job, started: StartReply) -> None:
         """Give the job the output of earlier attempts as it is in the log."""
         with self.net.around(job):
-            job.earlier = earlier_choices(started.log)
+            job.outputs.earlier = earlier_choices(started.log)
 
     async def _prepare(self, job: Job, started: StartReply) -> None:
         served = self._model.get()
@@ -59,16 +62,15 @@ class JobPreparer:
         except LogDamaged as error:
             fail(job, "log_damaged", str(error))
             return
-        self._capacity.learn(len(job.prompt))
-        job.looking_up = bool(job.cache_key) and not job.no_cache
+        self._capacity.learn(len(job.input.prompt))
         if all(row.reason is not None for row in job.rows):
-            job.end(State.COMPLETED)  # only its end was not written
+            job.conclude(State.COMPLETED)  # only its end was not written
 
 
 def _read(job: Job, started: StartReply, served: ServedModel, bounds: JobBounds, keeps: bool) -> None:
     prepare(job, started, served.text, served.info, bounds, served.defaults)
-    if keeps and not job.output_tokens:  # else a part of it was perhaps computed in another format
-        job.cache_key = cache_key(job, served)
+    if keeps and not job.outputs.tokens:  # else a part of it was perhaps computed in another format
+        job.input.cache_key = cache_key(job, served)
 
 
 def size_of(job: Job, started: StartReply) -> int:
@@ -85,4 +87,4 @@ def earlier_choices(log: Sequence[LogEntry]) -> tuple[Choice, ...]:
 
 
 def fail(job: Job, code: str, message: str) -> None:
-    job.end(State.FAILED, ErrorInfo(code=code, message=message))
+    job.conclude(State.FAILED, ErrorInfo(code=code, message=message))

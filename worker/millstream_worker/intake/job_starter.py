@@ -25,6 +25,9 @@ from millstream_worker.intake.job_preparer import fail
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_records.job_attempt import JobAttempt
+from millstream_worker.jobs.job_records.job_input import JobInput
+from millstream_worker.jobs.job_records.job_times import JobTimes
 from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.jobs.table import JobTable
 
@@ -170,8 +173,8 @@ class JobStarter:
         except (RedisError, OSError, ProtocolError):
             return  # the entry is pending with us: the reader finds it again
         if record is not None and record.owner == self._owner:
-            timing = timing_of(record)
-            job = Job(shard, entry, UNREADABLE, record.attempt, record.died, timing)
+            attempt = JobAttempt(record.attempt, record.died)
+            job = Job(shard, entry, attempt, JobInput(UNREADABLE), JobTimes(timing_of(record)))
             fail(job, "log_damaged", str(error))
             self._table.take(job)
 

@@ -22,7 +22,9 @@ from millstream.wire.server_errors import is_outage
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job import ENTRY_LOST, Job, Phase
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
+from millstream_worker.jobs.job_records.job_end import ENTRY_LOST
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.watchdog import LoopWatch
 
@@ -107,8 +109,8 @@ class LongJobReader:
     def _may_begin(self, job: Job) -> bool:
         if any(other.request.tenant == job.request.tenant for other in self._being_read):
             return False
-        return job.unread_bytes <= _LARGE_BYTES or all(
-            other.unread_bytes <= _LARGE_BYTES for other in self._being_read
+        return job.input.unread_bytes <= _LARGE_BYTES or all(
+            other.input.unread_bytes <= _LARGE_BYTES for other in self._being_read
         )
 
     def _place(self, job: Job) -> tuple[int, int]:
@@ -117,7 +119,7 @@ class LongJobReader:
     async def _give_turn(self, job: Job) -> None:
         if not job.entry.payload and not await self._fetch(job):
             return
-        if job.phase is Phase.ENDED or not self._table.holds(job):
+        if job.phase is not JobPhase.UNREAD or not self._table.holds(job):
             return
         reader = asyncio.current_task()
         self._readers.add(reader)
@@ -130,7 +132,7 @@ class LongJobReader:
 
     async def _fetch(self, job: Job) -> bool:
         """Fetch the message again. False: it is not needed any more, or it was deleted."""
-        while not self._stopping and self._table.holds(job) and job.phase is not Phase.ENDED:
+        while not self._stopping and self._table.holds(job) and job.phase is JobPhase.UNREAD:
             self._watch.turn()
             entry_id = job.entry.entry_id
             try:

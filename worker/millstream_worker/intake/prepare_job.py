@@ -27,6 +27,7 @@ from millstream_worker.intake.outline import outline
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.context_exceeded import ContextExceeded
 from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.text import TextModel, ThoughtStart, TooLong
 from millstream_worker.text.continued_turn import goes_on
@@ -63,24 +64,24 @@ def prepare(
     most = _most_input(info, bounds)
     if len(job.entry.payload) > _LARGE_BYTES:
         _check_outline(job, text, most, info, bounds)
-    job.request, job.defaulted = defaults.fill(read_request(job.entry.payload))
-    job.prompt = _prompt(job.request, text, most, info, bounds)
-    start = thought_start(job.request, job.prompt, text)
+    job.input.request, job.input.defaulted = defaults.fill(read_request(job.entry.payload))
+    job.input.prompt = _prompt(job.request, text, most, info, bounds)
+    start = thought_start(job.request, job.input.prompt, text)
     ends = _turn_ends(job.request, text, info)
-    job.grammar = grammar_of(job.request, start, text, ends)
+    job.input.grammar = grammar_of(job.request, start, text, ends)
     _take_log(job, started, text, info.vocab_size, start)
-    longest = _max_tokens(job.request, len(job.prompt), info, bounds)
-    job.max_tokens = min(longest, job.defaulted.get("max_tokens", longest))
-    job.prediction = tuple(text.predicted(job.request.prediction or "", job.max_tokens))
-    _check_result(job.request, len(job.prompt), bounds)
+    longest = _max_tokens(job.request, len(job.input.prompt), info, bounds)
+    job.input.max_tokens = min(longest, job.input.defaulted.get("max_tokens", longest))
+    job.input.prediction = tuple(text.predicted(job.request.prediction or "", job.input.max_tokens))
+    _check_result(job.request, len(job.input.prompt), bounds)
     _check_ids(job.request, info)
-    job.limits = limits_of(job.request, start, text, info.vocab_size)
+    job.input.limits = limits_of(job.request, start, text, info.vocab_size)
     asked = job.request.sampling
     if job.request.kind is RequestKind.COUNT:
         job.rows.clear()  # it is as well as any, and nothing is computed
-    job.end_ids = (() if asked.ignore_eos else info.eos_ids + ends) + asked.stop_token_ids
+    job.input.end_ids = (() if asked.ignore_eos else info.eos_ids + ends) + asked.stop_token_ids
     for row in job.rows:
-        if row.reason is None and len(row.ids) >= job.max_tokens and not row.constrained:
+        if row.reason is None and len(row.ids) >= job.input.max_tokens and not row.constrained:
             row.reason = "length"
 
 
@@ -88,12 +89,12 @@ def forget_input(job: Job) -> None:
     """Drop the text of the input, which has become token ids or was refused, and the allowed tokens, which
     are in the job's limits; keep the other fields.
     """
-    if job.unread is None:
+    if job.phase is not JobPhase.UNREAD:
         job.entry = replace(job.entry, payload=b"")  # up to 16 MiB that nobody reads again
     answer = ("chat_template_kwargs", "response_format", "tools", "tool_choice", "prediction")
     none = dict.fromkeys((*INPUTS, *answer))
     sampling = job.request.sampling.model_copy(update={"allowed_token_ids": None})
-    job.request = job.request.model_copy(update=none | {"sampling": sampling})
+    job.input.request = job.request.model_copy(update=none | {"sampling": sampling})
 
 
 def _turn_ends(request: Request, text: TextModel, info: EngineInfo) -> tuple[int, ...]:
@@ -110,8 +111,8 @@ def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int, s
     bodies, deltas = _logged(started)
     for delta in deltas:
         _check_logged(delta, asked, vocab_size)
-    job.written = bodies
-    job.acknowledged = len(bodies)
+    job.log.written = bodies
+    job.log.acknowledged = len(bodies)
     calls, begun = job.request.may_call, goes_on(job.request)
     for index in range(asked.n):
         special = not asked.skip_special_tokens
@@ -124,7 +125,7 @@ def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int, s
             begun=begun,
         )
         row = ChoiceOutput(index, detokenizer, watched=bool(asked.stop))
-        row.constrained = job.grammar is not None
+        row.constrained = job.input.grammar is not None
         row.calling = tool_call_mode(job.request, job.id)
         row.logprobs = [] if asked.logprobs else None
         own = [delta for delta in deltas if delta.index == index]
@@ -166,7 +167,7 @@ def _check_outline(job: Job, text: TextModel, most: int, info: EngineInfo, bound
     found = outline(job.entry.payload)
     if found is None:
         return
-    job.request = found.request
+    job.input.request = found.request
     if found.request.sampling.truncate_prompt_tokens:
         return
     if found.field == "prompt":

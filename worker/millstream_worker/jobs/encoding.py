@@ -13,10 +13,12 @@ from typing import Any
 import msgpack
 
 from millstream.wire.messages import codec
+from millstream.wire.messages.choices import Choice, ChoiceDelta
 from millstream.wire.messages.job_messages import ErrorInfo, State, Timing, Usage
 from millstream.wire.versions import FIRST_VERSION
 
 Plain = dict[str, Any]
+_ALL = ("logprobs", "complete", "seed", "prompt_token_ids")
 
 
 def top_logprob(token_id: int, token: str, logprob: float, own_bytes: Sequence[int] | None = None) -> Plain:
@@ -38,28 +40,9 @@ def least_logprob_bytes(top: int) -> int:
     return one + (len(codec.pack("top")) + 1 + top * one if top else 0)
 
 
-def choice_delta(
-    index: int,
-    token_ids: Sequence[int],
-    text: str,
-    logprobs: Sequence[bytes] | None,
-    finish_reason: str | None,
-    complete: bool | None = None,
-    reasoning_content: str = "",
-    tool_calls: Sequence[Plain] = (),
-    schema_error: str = "",
-) -> Plain:
-    return _set(
-        index=index,
-        token_ids=token_ids,
-        text=text,
-        logprobs=logprobs,
-        reasoning_content=reasoning_content,
-        finish_reason=finish_reason,
-        complete=complete,
-        tool_calls=tool_calls,
-        schema_error=schema_error,
-    )
+def choice_delta(**fields: Any) -> Plain:
+    """`fields`: those of a ChoiceDelta, in any order."""
+    return _set(**{name: fields.get(name) for name in ChoiceDelta.model_fields})
 
 
 def delta(choices: Sequence[Plain]) -> bytes:
@@ -67,28 +50,9 @@ def delta(choices: Sequence[Plain]) -> bytes:
     return _with_choices({"choices": choices} if choices else {})
 
 
-def choice(
-    index: int,
-    text: str,
-    token_ids: Sequence[int],
-    finish_reason: str | None,
-    logprobs: Sequence[bytes] | None,
-    complete: bool | None = None,
-    reasoning_content: str = "",
-    tool_calls: Sequence[Plain] = (),
-    schema_error: str = "",
-) -> Plain:
-    return _set(
-        index=index,
-        text=text,
-        token_ids=token_ids,
-        finish_reason=finish_reason,
-        logprobs=logprobs,
-        reasoning_content=reasoning_content,
-        complete=complete,
-        tool_calls=tool_calls,
-        schema_error=schema_error,
-    )
+def choice(**fields: Any) -> Plain:
+    """`fields`: those of a Choice, in any order."""
+    return _set(**{name: fields.get(name) for name in Choice.model_fields})
 
 
 def tool_call(own_id: str, name: str, arguments: str) -> Plain:
@@ -117,41 +81,29 @@ def result(
     version: int = FIRST_VERSION,
 ) -> bytes:
     """A job's result, as it is stored. `facts`: fields that say what computed it, by name."""
-    fields: Plain = {} if version == FIRST_VERSION else {"version": version}
-    if state is not State.COMPLETED:
-        fields["state"] = state.value
-    if choices:
-        fields["choices"] = choices
-    if usage:
-        fields["usage"] = usage
-    if error is not None:
-        fields["error"] = error.model_dump(exclude_defaults=True)
-    times = timing.model_dump(exclude_defaults=True)
-    if times:
-        fields["timing"] = times
-    fields |= _set(**facts, cached=cached)
-    if attempts != 1:
-        fields["attempts"] = attempts
-    if seed is not None:
-        fields["seed"] = seed
-    if metadata:
-        fields["metadata"] = metadata
-    if prompt_token_ids is not None:
-        fields["prompt_token_ids"] = prompt_token_ids
-    if sampling:
-        fields["sampling"] = sampling
+    fields = _set(
+        version=None if version == FIRST_VERSION else version,
+        state=None if state is State.COMPLETED else state.value,
+        choices=choices,
+        usage=usage,
+        error=error and error.model_dump(exclude_defaults=True),
+        timing=timing.model_dump(exclude_defaults=True),
+        **facts,
+        cached=cached,
+        attempts=None if attempts == 1 else attempts,
+        seed=seed,
+        metadata=metadata,
+        prompt_token_ids=prompt_token_ids,
+        sampling=sampling,
+    )
     return _with_choices(fields)
 
 
 def _set(**fields: Any) -> Plain:
-    """The fields that differ from their default, in the models' order. No logprobs are None; an empty list is
-    that of no tokens, and a choice that is not `complete` says so.
+    """The fields that differ from their default, in the models' order. Of some only None is none: an empty
+    list of logprobs is that of no tokens, and a choice that is not `complete` says so.
     """
-    return {
-        name: value
-        for name, value in fields.items()
-        if value or (name in ("logprobs", "complete") and value is not None)
-    }
+    return {name: value for name, value in fields.items() if value or (name in _ALL and value is not None)}
 
 
 def _with_choices(fields: Plain) -> bytes:

@@ -16,8 +16,9 @@ from typing import Protocol
 
 from millstream_worker.engine.protocol.request import EngineRequest
 from millstream_worker.jobs.engine_request import engine_request
-from millstream_worker.jobs.followers import Followers, outranks
+from millstream_worker.jobs.equal_jobs.followers import Followers, outranks
 from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.jobs.signals import Signal
 
@@ -77,7 +78,7 @@ class EngineQueue:
         """Give the engine every job that waits and is ready. Suspects come after all others, one by one."""
         if not self.engine.up or self.isolated is not None or (self._must_prove and not self.engine_proved):
             return
-        for job in [job for job in self._waiting if not job.alone and job.is_ready]:
+        for job in [job for job in self._waiting if not job.attempt.alone and job.phase is JobPhase.READY]:
             leader = self._followers.leader_for(job)
             if leader is None:
                 self._hand_to_engine(job)
@@ -85,7 +86,7 @@ class EngineQueue:
                 left = [leader, *self._take_back(leader)]
                 self._hand_to_engine(job)
                 for one in left:
-                    one.wait()
+                    one.move(JobPhase.READY)
                     self._followers.follow(one, job)
             else:
                 del self._waiting[job]
@@ -145,7 +146,7 @@ class EngineQueue:
         self._must_prove = True
         self.rows.clear()
         for job in (*lost, *self._followers.clear()):
-            job.wait()
+            job.move(JobPhase.READY)
         self._waiting = dict(self._jobs)
         self._notify()
         return lost
@@ -156,7 +157,7 @@ class EngineQueue:
 
     def stop_row(self, job: Job, row: ChoiceOutput) -> None:
         """A choice has ended here, by a stop string: abort it in the engine."""
-        handle = job.handle + row.index
+        handle = job.outputs.handle + row.index
         del self.rows[handle]
         self.engine.abort([handle])
 
@@ -166,7 +167,7 @@ class EngineQueue:
         self._waiting.pop(job, None)
         left = self._take_back(job)
         for one in left:
-            one.wait()
+            one.move(JobPhase.READY)
             self._waiting[one] = None
         if left:
             self.hand_over()
@@ -175,7 +176,7 @@ class EngineQueue:
     def try_isolate(self) -> Job | None:
         """Isolate the first suspect, once no other job is in the engine, waits for it or is being read."""
         idle = self.engine.up and self.isolated is None and not self.rows and not self._reading
-        if idle and all(job.alone for job in self._waiting):
+        if idle and all(job.attempt.alone for job in self._waiting):
             self.isolated = next(iter(self._waiting), None)
             return self.isolated
         return None
@@ -198,11 +199,11 @@ class EngineQueue:
         return any(given is job for given, _ in self.rows.values())
 
     def computes_row(self, job: Job, row: ChoiceOutput) -> bool:
-        return self.rows.get(job.handle + row.index, (None, None))[0] is job
+        return self.rows.get(job.outputs.handle + row.index, (None, None))[0] is job
 
     def _take_back(self, job: Job) -> list[Job]:
         """Take a job's rows out of the engine. Returns its followers."""
-        handles = range(job.handle, job.handle + len(job.rows))
+        handles = range(job.outputs.handle, job.outputs.handle + len(job.rows))
         given = [handle for handle in handles if handle in self.rows and self.rows[handle][0] is job]
         for handle in given:
             del self.rows[handle]
@@ -213,12 +214,12 @@ class EngineQueue:
         """Its handles were never used before by this worker."""
         del self._waiting[job]
         self._followers.lead(job)
-        job.handle = self._next_handle
-        job.compiling = job.grammar is not None
+        job.outputs.handle = self._next_handle
+        job.move(JobPhase.QUEUED if job.input.grammar is None else JobPhase.COMPILING)
         self._next_handle += len(job.rows)
         for row in job.rows:
             if row.reason is None:
-                self.rows[job.handle + row.index] = (job, row)
+                self.rows[job.outputs.handle + row.index] = (job, row)
         self.engine.add(engine_request(job))
 
     def _notify(self) -> None:

@@ -11,9 +11,9 @@ def engine_request(job: Job) -> EngineRequest:
     """With all tokens so far, which are prefilled again."""
     outputs = tuple(tuple(row.ids) for row in job.rows)
     return EngineRequest(
-        handle=job.handle,
-        prompt=job.prompt,
-        max_tokens=job.max_tokens,
+        handle=job.outputs.handle,
+        prompt=job.input.prompt,
+        max_tokens=job.input.max_tokens,
         sampling=sampling_of(job),
         choices=len(job.rows),
         outputs=outputs if any(outputs) else (),
@@ -22,10 +22,10 @@ def engine_request(job: Job) -> EngineRequest:
         deadline_ms=job.request.deadline_ms,
         tenant=job.request.tenant,
         salt=job.request.tenant,
-        alone=job.alone,
-        prediction=job.prediction,
-        grammar=job.grammar,
-        limits=job.limits,
+        alone=job.attempt.alone,
+        prediction=job.input.prediction,
+        grammar=job.input.grammar,
+        limits=job.input.limits,
     )
 
 
@@ -41,7 +41,7 @@ def sampling_of(job: Job) -> SamplingSpec:
         frequency_penalty=asked.frequency_penalty,
         logit_bias=tuple(asked.logit_bias.items()),
         min_tokens=asked.min_tokens,
-        end_ids=job.end_ids,
+        end_ids=job.input.end_ids,
         top_logprobs=asked.top_logprobs if asked.logprobs else None,
         seed=job.seed,
     )

@@ -33,13 +33,13 @@ class Net:
         try:
             yield
         except InvalidRequest as error:
-            job.end(State.FAILED, _bad_request(error))
+            job.conclude(State.FAILED, _bad_request(error))
         except (RecursionError, OverflowError) as error:
-            job.end(State.FAILED, _bad_request(beyond(error)))
+            job.conclude(State.FAILED, _bad_request(beyond(error)))
         except ENDS:
             raise
         except BaseException as error:  # noqa: BLE001 - a panic of a library in Rust is no Exception
-            job.end(State.FAILED, self.unexpected(job, type(error).__name__, _trace(error)))
+            job.conclude(State.FAILED, self.unexpected(job, type(error).__name__, _trace(error)))
             job.rows.clear()  # they may be half made
 
     @contextlib.contextmanager

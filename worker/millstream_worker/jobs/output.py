@@ -203,16 +203,17 @@ class ChoiceOutput:
         """`chars` of the fresh text; None: a piece that comes before all text."""
         text = self.fresh[: chars or 0]
         thought = "" if chars is None else self.fresh_thought
+        ends = reason is not None
         delta = encoding.choice_delta(
-            self.index,
-            self.ids[self.logged : end],
-            text,
-            self.logprobs[self.logged : end] if self.logprobs is not None else None,
-            reason,
-            None if reason is None else self.complete,
-            thought,
-            () if reason is None else self.calls,
-            "" if reason is None else self.schema_error,
+            index=self.index,
+            token_ids=self.ids[self.logged : end],
+            text=text,
+            logprobs=self.logprobs[self.logged : end] if self.logprobs is not None else None,
+            reasoning_content=thought,
+            finish_reason=reason,
+            complete=self.complete if ends else None,
+            tool_calls=self.calls if ends else (),
+            schema_error=self.schema_error if ends else "",
         )
         if chars:
             self.parts.append(text)
@@ -227,17 +228,16 @@ class ChoiceOutput:
 
     def choice(self) -> Plain:
         """The choice in the result: the concatenation of all its deltas."""
-        logprobs = self.logprobs[: self.logged] if self.logprobs is not None else None
         return encoding.choice(
-            self.index,
-            "".join(self.parts),
-            self.ids[: self.logged],
-            self.reason,
-            logprobs,
-            self.complete,
-            "".join(self.thoughts),
-            self.calls,
-            self.schema_error,
+            index=self.index,
+            text="".join(self.parts),
+            token_ids=self.ids[: self.logged],
+            finish_reason=self.reason,
+            logprobs=self.logprobs[: self.logged] if self.logprobs is not None else None,
+            reasoning_content="".join(self.thoughts),
+            complete=self.complete,
+            tool_calls=self.calls,
+            schema_error=self.schema_error,
         )
 
     def _look_for_stop(self) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from millstream.wire.state.heartbeat import STARTING_ENGINE
+from millstream.wire.state.model_facts import ModelFacts
 from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.text import TextModel
 from millstream_worker.text.sampling_defaults import NO_DEFAULTS, SamplingDefaults
@@ -19,14 +21,16 @@ class ServedModel:
     defaults: SamplingDefaults = NO_DEFAULTS
 
     @property
-    def facts(self) -> dict[str, str]:
-        """Fields of a Result that say what computed it; unknown ones are empty."""
-        return {
-            "model": self.info.model,
-            "weights": self.info.weights,
-            "kv_format": self.info.kv_format,
-            "model_digest": self.info.digest,
+    def facts(self) -> ModelFacts:
+        """The engine's report in the wire's names."""
+        info = self.info
+        own: dict[str, Any] = {
+            "model_digest": info.digest,
+            "context_length": info.longest_row,
+            "fallbacks": "; ".join(info.fallbacks),
         }
+        names = (field.name for field in fields(ModelFacts))
+        return ModelFacts(**{name: own[name] if name in own else getattr(info, name) for name in names})
 
 
 class ModelSlot:

@@ -11,7 +11,9 @@ from millstream.wire.keys import ShardKeys
 from millstream.wire.messages.job_messages import ErrorInfo, State
 from millstream.wire.messages.script_replies import LaneEntry
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.equal_jobs.answers import EndedAnswers
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.signals import Signal
 
 Entry = tuple[ShardKeys, str, str]  # shard, lane, entry id
@@ -31,7 +33,7 @@ class JobTable:
         self._jobs: dict[str, Job] = {}
         self._coming: dict[Entry, str] = {}  # job ids by entry: delivered, not jobs yet
         self._cancelled: set[str] = set()  # ids of those: they end as soon as they are jobs
-        self._answers: dict[bytes, Job] = {}  # by cache_key: completed, but their results not kept yet
+        self.answers = EndedAnswers()
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -45,11 +47,6 @@ class JobTable:
     def holds(self, job: Job) -> bool:
         return self._jobs.get(job.id) is job
 
-    def answer_to(self, job: Job) -> bytes:
-        """Returns the answer of an equal job that has ended here and is not written yet; else empty."""
-        ended = self._answers.get(job.cache_key)
-        return b"" if ended is None else ended.answer()
-
     def entries(self) -> dict[Entry, str]:
         """Returns what this worker has a lease on, with job ids: held jobs, and entries that become jobs."""
         return self._coming | {
@@ -62,10 +59,12 @@ class JobTable:
         that wait to be read do not count until they are many, unless they hold logged tokens; nor do rows
         that wait for their grammars, which are compiled one by one while the batch may be empty.
         """
-        put_off = sum(job.unread.last_seq == 0 for job in self.to_read() if job.unread is not None)
-        waits = [job for job in self._jobs.values() if job.phase is Phase.WAITING]
+        put_off = sum(
+            job.input.put_off is not None and job.input.put_off.last_seq == 0 for job in self.to_read()
+        )
+        waits = [job for job in self._jobs.values() if job.phase.is_before_batch]
         waiting = sum(max(1, len(job.rows)) for job in waits)
-        compiling = sum(len(job.rows) for job in waits if job.compiling)
+        compiling = sum(len(job.rows) for job in waits if job.phase is JobPhase.COMPILING)
         return waiting - min(put_off, _MOST_PUT_OFF) - min(compiling, _MOST_COMPILING)
 
     @property
@@ -74,24 +73,23 @@ class JobTable:
         without suspects: those wait for all others, so counting them could make a suspect wait for a job that
         is not read because of it.
         """
-        waiting = (job for job in self._jobs.values() if job.phase is Phase.WAITING and not job.alone)
-        return sum(len(job.prompt) + len(job.prediction) for job in waiting)
+        waiting = (job for job in self._jobs.values() if job.phase.is_before_batch and not job.attempt.alone)
+        return sum(len(job.input.prompt) + len(job.input.prediction) for job in waiting)
 
     @property
     def has_suspect(self) -> bool:
-        return any(job.alone for job in self._jobs.values())
+        return any(job.attempt.alone for job in self._jobs.values())
 
     def to_read(self) -> list[Job]:
         """Returns jobs put off for their length, in the order of arrival."""
-        return [
-            job
-            for job in self._jobs.values()
-            if job.unread is not None and not job.alone and job.phase is not Phase.ENDED
-        ]
+        return [job for job in self._jobs.values() if job.phase is JobPhase.UNREAD and not job.attempt.alone]
 
     def put_off(self) -> list[Job]:
         """Returns the same, and those whose reading was abandoned."""
-        return [*self.to_read(), *(job for job in self if job.being_read and not job.alone)]
+        return [
+            *self.to_read(),
+            *(job for job in self if job.phase.is_being_read and not job.attempt.alone),
+        ]
 
     def expect(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
         """These were delivered to this worker; making jobs of them may outlast a lease."""
@@ -118,25 +116,24 @@ class JobTable:
         self._jobs[job.id] = job
         if job.id in self._cancelled:  # while it was made
             self._cancelled.discard(job.id)
-            job.end(State.CANCELLED)
+            job.conclude(State.CANCELLED)
         self.to_write.set()
-        if job.phase is not Phase.ENDED:
+        if not job.phase.has_ended:
             self._queue.put(job)
-            if job.unread is not None:
+            if job.phase is JobPhase.UNREAD:
                 self.changed.notify()
 
     def suspect(self, job: Job) -> None:
         """From now on it runs isolated, and its input does not count."""
-        job.alone = True
+        job.attempt.alone = True
         self.changed.notify()
 
     def conclude(
         self, job: Job, state: State, error: ErrorInfo | None = None, letter: str | None = None
     ) -> None:
         """Decide how a job ends; its rows are aborted, and its end is written next."""
-        job.end(state, error, letter)
-        if job.kept_under:
-            self._answers.setdefault(job.kept_under, job)
+        job.conclude(state, error, letter)
+        self.answers.add(job)
         self._queue.withdraw(job)
         self.to_write.set()
         self.changed.notify()  # it takes no room any more
@@ -145,7 +142,6 @@ class JobTable:
         """Forget a job whose end is written, or that is not ours any more."""
         if self.holds(job):
             del self._jobs[job.id]
-        if self._answers.get(job.cache_key) is job:
-            del self._answers[job.cache_key]
+        self.answers.drop(job)
         self._queue.withdraw(job)
         self.changed.notify()

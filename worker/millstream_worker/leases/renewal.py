@@ -20,7 +20,7 @@ from millstream.wire.messages.script_replies import RenewReply
 from millstream.wire.server_errors import is_outage
 from millstream.wire.timing import jittered, within
 from millstream_worker.jobs.consumer import Consumer
-from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.watchdog import LoopWatch
@@ -133,10 +133,10 @@ class Leases:
         """`jobs`: those held when the request was sent."""
         lost, cancelled = set(reply.lost), set(reply.cancelled)
         for job in jobs:
-            if not self._table.holds(job) or job.phase is Phase.ENDED:
+            if not self._table.holds(job) or job.phase.has_ended:
                 continue  # it ends while the reply is on its way
             if job.id in lost:
-                _log.warning("lease lost", job_id=job.id, attempt=job.attempt)
+                _log.warning("lease lost", job_id=job.id, attempt=job.attempt.number)
                 self._metrics.fenced.inc()
                 self._table.drop(job)
             elif job.id in cancelled:

@@ -18,7 +18,7 @@ from millstream.wire.keys import LANES, Lane
 from millstream.wire.loop_gaps import LoopGaps
 from millstream.wire.messages.job_messages import State, Timing
 from millstream.wire.state.queue_series import QueueSeries, QueueSnapshot
-from millstream_worker.engine.protocol.config import EngineInfo
+from millstream_worker.engine.protocol.config import LABELS, EngineInfo
 from millstream_worker.engine.protocol.outputs import EngineStats
 
 # From a small model on a GPU to a long queue before a busy CPU; neighbours differ by a factor of 2.5 at most.
@@ -116,13 +116,7 @@ class Metrics:
         self._info = make.gauges(
             "engine_info",
             "The running engine",
-            "model",
-            "architecture",
-            "dtype",
-            "weights",
-            "kv_format",
-            "device",
-            "attention",
+            *LABELS,
             "version",
         )
         self._weight_bytes = make.gauge(
@@ -187,9 +181,7 @@ class Metrics:
         """A new engine: its counters begin at zero."""
         self._last = EngineStats()
         self._info.clear()
-        formats = (info.dtype, info.weights, info.kv_format)
-        values = (info.model, info.architecture, *formats, info.device, info.attention, version())
-        self._info.labels(self._queue, *values).set(1)
+        self._info.labels(self._queue, *info.labels.values(), version()).set(1)
         self._weight_bytes.set(info.weight_bytes)
         self._parameters.set(info.parameters)
         self._fallbacks.clear()

@@ -33,7 +33,7 @@ from millstream_worker.intake import (
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job import AttemptLimits
+from millstream_worker.jobs.job_records.job_attempt import AttemptLimits
 from millstream_worker.jobs.net import Net
 from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.jobs.table import JobTable

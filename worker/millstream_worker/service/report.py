@@ -79,10 +79,7 @@ class Report:
         prompt_per_s, output_per_s = self._of_beats.take(stats, self._monotonic())
         return Heartbeat(
             self._name,
-            info.model if info else "",
             token_capacity=info.token_capacity if info else 0,
-            context_length=info.longest_row if info else 0,
-            max_rows=info.max_rows if info else 0,
             rows_running=stats.rows_running,
             rows_waiting=stats.rows_waiting,
             grammars_waiting=stats.grammars_waiting,
@@ -96,14 +93,9 @@ class Report:
             state=self._state,
             step="" if self._engine.up else self._model.step[:_LONGEST_STEP],
             started_ms=self._started_ms,
-            device=info.device if info else "",
-            weights=info.weights if info else "",
-            kv_format=info.kv_format if info else "",
-            model_digest=info.digest if info else "",
-            self_check=info.self_check if info else "",
-            fallbacks="; ".join(info.fallbacks) if info else "",
             package=self._package,
             keeps_results=int(self.keeps_results),
+            **(served.facts.facts() if served else {}),
         )
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from redis.exceptions import NoPermissionError
@@ -15,6 +15,7 @@ from redis.exceptions import NoPermissionError
 from millstream.client.session.job_reader import QueueJobs
 from millstream.wire.keys import LANES, Lane, ShardKeys
 from millstream.wire.state.heartbeat import DRAINING, Heartbeat, models_of, read_all_workers
+from millstream.wire.state.model_facts import ModelFacts
 from millstream.wire.state.queue_counts import (
     LaneNumbers,
     QueueNumbers,
@@ -40,16 +41,14 @@ class LaneStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStatus:
+class WorkerStatus(ModelFacts):
     """A worker's last heartbeat. Rates are means between its last two."""
 
     name: str
-    model: str
     state: str  # loading (for the first time), serving, starting (another engine) or draining (takes no jobs)
     rows_running: int
     rows_waiting: int
     grammars_waiting: int  # requests whose response_format is being compiled, or waits for that
-    max_rows: int
     kv_used: int  # KV tokens: of rows, of prefixes that can be found again, and free
     kv_cached: int
     kv_free: int
@@ -57,18 +56,11 @@ class WorkerStatus:
     output_tokens_per_s: float
     prefix_hit_rate: float | None  # share of the prompt tokens found in the KV cache; None: none looked up
     started_ms: int | None  # Unix milliseconds of the server's clock
-    device: str
-    weights: str  # their format, as "bfloat16", "int8" or "Q4_K+Q6_K"
-    kv_format: str  # of keys and values, as "bfloat16" or "int8"
-    model_digest: str  # of its checkpoint; "": an older worker does not report it
-    self_check: str  # what was checked on the device when its engine started, and how far it was off
-    fallbacks: str  # what is slower than it could be, with the reasons; "": nothing
     package: str  # version of millstream
     versions: tuple[int, int]  # the first and the last message version that it takes
     step: str = ""  # of its start, while it loads or starts another engine
     heartbeat_s: float | None = None  # age of this heartbeat; None: an older worker does not report it
     late: bool = False  # the next one should have come: the worker may be gone
-    context_length: int = 0  # most tokens of a request with its answer; 0: unknown
 
     @property
     def draining(self) -> bool:
@@ -198,31 +190,14 @@ async def _oldest_entry_ms(redis: Any, shards: Sequence[ShardKeys], lane: Lane) 
 
 def _worker(beat: Heartbeat, at_ms: int) -> WorkerStatus:
     age_ms = beat.age_ms(at_ms)
-    return WorkerStatus(
-        name=beat.name,
-        model=beat.model,
-        state=beat.state,
-        rows_running=beat.rows_running,
-        rows_waiting=beat.rows_waiting,
-        grammars_waiting=beat.grammars_waiting,
-        max_rows=beat.max_rows,
-        kv_used=beat.kv_used,
-        kv_cached=beat.kv_cached,
-        kv_free=beat.kv_free,
-        prompt_tokens_per_s=beat.prompt_per_s,
-        output_tokens_per_s=beat.output_per_s,
-        prefix_hit_rate=beat.prefix_hit / beat.prefix_queried if beat.prefix_queried else None,
-        started_ms=beat.started_ms or None,
-        device=beat.device,
-        weights=beat.weights,
-        kv_format=beat.kv_format,
-        model_digest=beat.model_digest,
-        self_check=beat.self_check,
-        fallbacks=beat.fallbacks,
-        package=beat.package,
-        versions=(beat.version_min, beat.version_max),
-        step=beat.step,
-        heartbeat_s=None if age_ms is None else age_ms / 1000,
-        late=beat.is_late(at_ms),
-        context_length=beat.context_length,
-    )
+    names = {field.name for field in fields(WorkerStatus)} & {field.name for field in fields(beat)}
+    own: dict[str, Any] = {
+        "prompt_tokens_per_s": beat.prompt_per_s,
+        "output_tokens_per_s": beat.output_per_s,
+        "prefix_hit_rate": beat.prefix_hit / beat.prefix_queried if beat.prefix_queried else None,
+        "started_ms": beat.started_ms or None,
+        "versions": (beat.version_min, beat.version_max),
+        "heartbeat_s": None if age_ms is None else age_ms / 1000,
+        "late": beat.is_late(at_ms),
+    }
+    return WorkerStatus(**{name: getattr(beat, name) for name in names} | own)

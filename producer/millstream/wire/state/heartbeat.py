@@ -13,6 +13,7 @@ from redis.exceptions import ResponseError
 from millstream.errors import ProtocolError
 from millstream.wire.calls.scripts import ScriptCall, positive, script, texts
 from millstream.wire.keys import GROUP, LANES, RELEASED, Lane, ShardKeys
+from millstream.wire.state.model_facts import ModelFacts
 from millstream.wire.versions import FIRST_VERSION, TAKEN, Versions
 
 # loading: its first engine is not ready yet, and it takes no job; starting: another engine takes the place of
@@ -23,18 +24,15 @@ STARTING_ENGINE, READING_TOKENIZER = "starting the engine", "reading the tokeniz
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """One worker's state. `version_min` to `version_max` are the message versions that it takes. Fields that
-    are 0 or empty are not sent.
+class Heartbeat(ModelFacts):
+    """One worker's state, and its model's facts. `version_min` to `version_max` are the message versions that
+    it takes. Fields that are 0 or empty are not sent.
     """
 
     name: str  # its consumer name: host and a nonce that is new at each start
-    model: str
     version_min: int = TAKEN.low
     version_max: int = TAKEN.high
     token_capacity: int = 0  # KV tokens
-    context_length: int = 0  # most tokens of a request, with its output
-    max_rows: int = 0
     rows_running: int = 0
     rows_waiting: int = 0
     grammars_waiting: int = 0  # requests whose response_format is being compiled, or waits for that
@@ -47,12 +45,6 @@ class Heartbeat:
     prefix_hit: int = 0  # and found
     state: str = SERVING
     started_ms: int = 0
-    device: str = ""
-    weights: str = ""  # their format, as "bfloat16", "int8" or "Q4_K+Q6_K"
-    kv_format: str = ""  # of keys and values, as "bfloat16" or "int8"
-    model_digest: str = ""  # of its checkpoint
-    self_check: str = ""  # what was checked on the device when its engine started, and how far it was off
-    fallbacks: str = ""  # what is slower than it could be, with the reasons
     package: str = ""  # its version
     keeps_results: int = 0  # 1: for equal requests
     oldest_interactive_ms: int = 0  # submission time of the lane's oldest waiting job; 0: none waits
@@ -84,8 +76,8 @@ class Heartbeat:
         """
         stored = dict.fromkeys(("version_min", "version_max"), str(FIRST_VERSION)) | fields
         try:
-            takes = Versions(int(stored["version_min"]), int(stored["version_max"]))
-            return cls(stored["name"], stored["model"], takes.low, takes.high, **_figures(stored))
+            Versions(int(stored["version_min"]), int(stored["version_max"]))  # raises ValueError
+            return cls(stored["name"], **_figures(stored) | {"model": stored["model"]})
         except (KeyError, ValueError) as error:
             raise ProtocolError(
                 f"a worker's heartbeat is damaged: {fields!s:.200} ({error!r:.100})"
@@ -94,7 +86,7 @@ class Heartbeat:
 
 def _figures(stored: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for field in fields(Heartbeat)[4:]:
+    for field in (one for one in fields(Heartbeat) if one.name != "name"):
         default: Any = field.default
         with contextlib.suppress(KeyError, ValueError):
             value = type(default)(stored[field.name])

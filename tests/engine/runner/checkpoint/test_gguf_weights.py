@@ -25,6 +25,7 @@ from millstream_worker.engine.runner.linear.quantized_layers import (
     QuantizedLinear,
 )
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
+from millstream_worker.engine.runner.quantization.codes import in_panels
 from millstream_worker.engine.runner.quantization.gguf_blocks import KINDS, unpack
 from millstream_worker.engine.runner.quantization.packed import read_packed
 
@@ -46,9 +47,11 @@ def _one_thread(one_thread: None) -> None: ...
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_weights_are_those_that_gguf_dequantizes(kind: Type) -> None:
     data = packed(np.random.default_rng(0).standard_normal((48, 768)).astype(np.float32), kind)
-    want, codes = dequantize(data, kind), unpack(data, kind)
+    want, kept = dequantize(data, kind), unpack(data, kind)
+    codes = in_panels(kept)
     allowed = SCALES * np.abs(want).max() if kind.name.endswith("_K") else 0
     assert np.abs(codes.dequantized().numpy() - want).max() <= allowed
+    assert torch.equal(kept.dequantized(torch.float32, CPU), codes.dequantized())
     assert 8 * codes.bytes / want.size == BITS[kind]
 
 
@@ -170,9 +173,11 @@ def test_a_quantized_file_that_lacks_weights_is_refused(tmp_path: Path) -> None:
 def test_weights_outlast_the_file_that_keeps_them(tmp_path: Path) -> None:
     """Memory that is mapped from a file is gone, and the engine with it, when that is cut."""
     file = write_gguf(tmp_path / "tiny.gguf", tiny_llama(), Type.Q4_0)
-    folder = GGUFCache(tmp_path / "cache").folder_of(file, lambda _: None)
-    weights = read_packed(folder)
-    maps = Path("/proc/self/maps").read_text()
-    assert not re.search(r"packed\.safetensors", maps)
-    assert weights.types == "Q4_0"
-    assert len(TOKENS) == weights.codes["lm_head.weight"].outputs
+    mapped = re.compile(r"packed\.safetensors")
+    for weights in ("auto", "dequantized"):
+        loaded = load(file, weights)
+        assert not mapped.search(Path("/proc/self/maps").read_text())
+        assert loaded.weights == ("Q4_0" if weights == "auto" else "float32")
+    kept = read_packed(GGUFCache(tmp_path / "cache").folder_of(file, lambda _: None))
+    assert mapped.search(Path("/proc/self/maps").read_text())
+    assert len(kept.codes["lm_head.weight"].codes) == len(TOKENS)

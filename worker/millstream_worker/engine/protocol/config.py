@@ -42,6 +42,9 @@ def cache_folder(chosen: str) -> Path:
         raise ValueError(f"cache_dir {chosen!r}: {error}; set HOME, or MILLSTREAM_CACHE_DIR") from error
 
 
+LABELS = ("model", "architecture", "dtype", "weights", "kv_format", "device", "attention")  # of an EngineInfo
+
+
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
     """Properties of a loaded engine."""
@@ -66,6 +69,11 @@ class EngineInfo:
     digest: str = ""  # of the checkpoint, see `digest_of`; "": unknown
     self_check: str = ""  # what was checked on the device at start, and how far it was off
     fallbacks: tuple[str, ...] = ()  # what is slower than it could be, each with the reason
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The facts that tell engines apart, for logs and metrics."""
+        return {name: getattr(self, name) for name in LABELS}
 
     @property
     def bits_per_weight(self) -> float:

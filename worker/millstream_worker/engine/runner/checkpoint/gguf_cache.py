@@ -29,7 +29,7 @@ from millstream_worker.engine.runner.quantization.packed import write_packed
 Report = Callable[[str], None]
 
 _TELL_S = 15.0  # that it waits: an engine that reports nothing for long is taken for stuck
-_FORM = b"3"  # of what is kept: with another one everything is converted anew
+_FORM = b"4"  # of what is kept: with another one everything is converted anew
 _UNREADABLE = (  # what the readers of GGUF raise for a file that is not what it says
     ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, struct.error,
 )  # fmt: skip

@@ -16,9 +16,9 @@ from gguf import GGMLQuantizationType, GGUFReader, ReaderTensor
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from millstream_worker.engine.runner.quantization.codes import Codes
 from millstream_worker.engine.runner.quantization.gguf_blocks import KINDS, unpack
 from millstream_worker.engine.runner.quantization.packed import PackedWeights, named
+from millstream_worker.engine.runner.quantization.weight_codes import WeightCodes
 
 # Those whose weights are transformers' own, but for the order of queries and keys of the first.
 _ARCHITECTURES = {
@@ -88,7 +88,7 @@ class GGUFWeights:
 
     def packed(self, config: PretrainedConfig) -> PackedWeights:
         """Raises GGUFError for a type that is not computed, and for a file that lacks weights."""
-        codes: dict[str, Codes] = {}
+        codes: dict[str, WeightCodes] = {}
         others: dict[str, Tensor] = {}
         types: Counter[str] = Counter()
         names = self._names(config)

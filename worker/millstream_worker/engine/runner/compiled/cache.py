@@ -25,7 +25,7 @@ from millstream_worker.engine.runner.linear import float8_layers, panel, quantiz
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.native import custom_ops
 from millstream_worker.engine.runner.native.build import processor
-from millstream_worker.engine.runner.quantization import codes
+from millstream_worker.engine.runner.quantization import codes, weight_codes
 
 # These define our operations for the compiler, which does not compare that when it finds code again.
 _SOURCES = (
@@ -34,6 +34,7 @@ _SOURCES = (
     custom_op.__file__,
     panel.__file__,
     codes.__file__,
+    weight_codes.__file__,
     float8_layers.__file__,
     quantized_layers.__file__,
 )

@@ -18,7 +18,8 @@ from torch.nn import functional
 from millstream_worker.engine.runner.native import intercept
 from millstream_worker.engine.runner.native.custom_ops import SURROUNDINGS, define
 from millstream_worker.engine.runner.native.library import Library
-from millstream_worker.engine.runner.quantization.codes import GROUP, PANEL, Codes, join
+from millstream_worker.engine.runner.quantization.codes import PANEL, Codes, join
+from millstream_worker.engine.runner.quantization.weight_codes import GROUP
 
 _AT_ONCE = 2**20  # weights that are dequantised at a time
 

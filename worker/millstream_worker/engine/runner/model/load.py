@@ -119,9 +119,8 @@ def load_model(
     if is_packed(Path(folder)):
         as_codes = weights == "auto" and device.type == "cpu"
         model, form = load_packed(
-            folder, config, dtype, ATTENTION, mark, as_codes=as_codes, library=chosen.library
+            folder, config, dtype, read_to, ATTENTION, mark, as_codes=as_codes, library=chosen.library
         )
-        model = model.to(read_to)
     else:
         model, form = load_weights(folder, config, dtype, read_to, ATTENTION, report, mark), _name(dtype)
     anatomy = observe(model, ATTENTION)

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from millstream_worker.engine.runner.linear.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from millstream_worker.engine.runner.model.support import UnsupportedModel
 from millstream_worker.engine.runner.native.library import Library
-from millstream_worker.engine.runner.quantization.codes import Codes
+from millstream_worker.engine.runner.quantization.codes import Codes, in_panels
 from millstream_worker.engine.runner.quantization.packed import PackedWeights, read_packed
 
 _HEAD = "lm_head.weight"
@@ -25,40 +25,45 @@ def load_packed(
     folder: str,
     config: PretrainedConfig,
     dtype: torch.dtype,
+    device: torch.device,
     attention: str,
     mark: Callable[[], None],
     *,
     as_codes: bool,
     library: Library | None,
 ) -> tuple[PreTrainedModel, str]:
-    """The model in evaluation mode on the CPU, and its weights' format. Raises `UnsupportedModel` where
-    weights are missing or do not fit."""
+    """Returns the model in evaluation mode on the device, and its weights' format. Raises
+    `UnsupportedModel` where weights are missing or do not fit."""
     weights = read_packed(Path(folder))
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
     if as_codes:
-        _put_codes(model, weights, dtype, library)
+        _put_codes(model, weights, dtype, library, mark)
     state: dict[str, Tensor] = {name: tensor.to(dtype) for name, tensor in weights.others.items()}
-    for name, codes in weights.codes.items():
+    for name, weight in weights.codes.items() if not as_codes else ():
         mark()
-        if not as_codes:
-            state[name] = codes.dequantized(dtype)
+        state[name] = weight.dequantized(dtype, device)
     model.load_state_dict(state, strict=False, assign=True)
     if not isinstance(model.get_output_embeddings(), QuantizedLinear):
         model.tie_weights()
     _check(model, folder)
     model.requires_grad_(False)
-    return model.eval(), weights.types if as_codes else str(dtype).removeprefix("torch.")
+    return model.to(device).eval(), weights.types if as_codes else str(dtype).removeprefix("torch.")
 
 
 def _put_codes(
-    model: PreTrainedModel, weights: PackedWeights, dtype: torch.dtype, library: Library | None
+    model: PreTrainedModel,
+    weights: PackedWeights,
+    dtype: torch.dtype,
+    library: Library | None,
+    mark: Callable[[], None],
 ) -> None:
     """In place of the modules that have them; a head that is tied gets the embedding's."""
     embedding = model.get_input_embeddings()
     tied = model.config.tie_word_embeddings
-    for name, codes in weights.codes.items():
-        place = name.removesuffix(".weight")
+    for name, weight in weights.codes.items():
+        mark()
+        place, codes = name.removesuffix(".weight"), in_panels(weight)
         module = model.get_submodule(place)
         model.set_submodule(place, _quantized(module, codes, dtype, library, name))
         if tied and module is embedding:
@@ -70,8 +75,9 @@ def _quantized(
     module: nn.Module, codes: Codes, dtype: torch.dtype, library: Library | None, name: str
 ) -> nn.Module:
     wanted = list(module.get_parameter("weight").shape)
-    if wanted != [codes.outputs, codes.inputs]:
-        raise UnsupportedModel(f"{name} is [{codes.outputs}, {codes.inputs}] instead of {wanted}")
+    given = [codes.outputs, codes.inputs]
+    if wanted != given:
+        raise UnsupportedModel(f"{name} is {given} instead of {wanted}")
     if type(module) is nn.Embedding:
         return QuantizedEmbedding(codes, dtype)
     if type(module) is nn.Linear:

@@ -1,7 +1,4 @@
-"""Weights as whole numbers: their layout in memory, and the way there and back.
-
-A weight [outputs, inputs] has codes of 8 or 4 bits. In each group of 32 or 16 inputs of an output it is
-scale * code + offset; with codes of 4 bits and without offsets scale * (code - 8). The layout is
+"""Quantised weights as the CPU multiplies them, made of `WeightCodes` when a model is loaded. The layout is
 native/src/quantized.cpp's: panels of 16 outputs, in which four inputs of an output lie side by side.
 """
 
@@ -14,10 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from millstream_worker.engine.runner.quantization.weight_codes import (
+    GROUP,
+    WeightCodes,
+    weight_codes,
+    weights_of,
+)
+
 PANEL = 16  # outputs
-GROUP = 32  # inputs of a row that share a scale, and of a weight as a rule
-_SIDE_BY_SIDE = 4  # inputs
-_MIDDLE = 8  # of codes of 4 bits: it stands for 0
 _MOST = 127  # of a code of 8 bits
 _OUTPUTS = 1024  # quantised at a time: a weight is there once, and may be large
 # Part of a weight's norm that codes may change. Rounding them comes to 0.013 as a rule; more are scales that
@@ -69,28 +70,29 @@ class Codes:
     def dequantized(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """[outputs, inputs]"""
         offsets = None if self.offsets is None else self.offsets.transpose(1, 2)
-        weight = _weights(self.codes.transpose(1, 2), self.scales.transpose(1, 2), offsets)
+        weight = weights_of(self.codes.transpose(1, 2), self.scales.transpose(1, 2), offsets)
         return weight.flatten(0, 1)[: self.outputs, : self.inputs].to(dtype).contiguous()
 
     def rows(self, outputs: Tensor, dtype: torch.dtype) -> Tensor:
         """[..., inputs], dequantised, of outputs [...]: what an embedding looks up."""
         panel, lane = outputs // PANEL, outputs % PANEL
         offsets = None if self.offsets is None else self.offsets[panel, :, lane]
-        weight = _weights(self.codes[panel, :, lane], self.scales[panel, :, lane], offsets)
+        weight = weights_of(self.codes[panel, :, lane], self.scales[panel, :, lane], offsets)
         return weight[..., : self.inputs].to(dtype)
 
 
+def in_panels(weight: WeightCodes) -> Codes:
+    """Returns a copy."""
+    outputs = len(weight.codes)
+    padded = functional.pad(weight.codes, (0, 0, 0, 0, 0, -outputs % PANEL))
+    codes = padded.reshape(-1, PANEL, *padded.shape[1:]).transpose(1, 2).contiguous()
+    offsets = None if weight.offsets is None else _beside(weight.offsets)
+    return Codes(codes, _beside(weight.scales), offsets, outputs, weight.inputs)
+
+
 def pack(codes: Tensor, scales: Tensor, offsets: Tensor | None = None) -> Codes:
-    """Codes [outputs, inputs], int8, or of 4 bits as uint8; scales and offsets [outputs, groups]. Scales and
-    offsets are rounded to float16."""
-    outputs, inputs = codes.shape
-    padded = functional.pad(codes, (0, -inputs % GROUP, 0, -outputs % PANEL))
-    steps = padded.shape[1] // _SIDE_BY_SIDE
-    laid_out = padded.reshape(-1, PANEL, steps, _SIDE_BY_SIDE).transpose(1, 2)
-    if codes.dtype == torch.uint8:
-        laid_out = laid_out[:, ::2] | laid_out[:, 1::2] << 4
-    beside = None if offsets is None else _beside(offsets)
-    return Codes(laid_out.contiguous(), _beside(scales), beside, outputs, inputs)
+    """Returns the panels of `weight_codes`."""
+    return in_panels(weight_codes(codes, scales, offsets))
 
 
 def quantize(weight: Tensor) -> Codes:
@@ -133,18 +135,5 @@ def _quantized(weight: Tensor) -> Codes:
 
 def _beside(numbers: Tensor) -> Tensor:
     """[panels, groups, 16] of [outputs, groups]"""
-    padded = functional.pad(numbers.half(), (0, 0, 0, -numbers.shape[0] % PANEL))
+    padded = functional.pad(numbers, (0, 0, 0, -numbers.shape[0] % PANEL))
     return padded.reshape(-1, PANEL, padded.shape[1]).transpose(1, 2).contiguous()
-
-
-def _weights(codes: Tensor, scales: Tensor, offsets: Tensor | None) -> Tensor:
-    """float32 [..., inputs]; codes [..., inputs / 4 or 8, 4], scales and offsets [..., groups]."""
-    if codes.dtype == torch.uint8:
-        # As floats: torch compiles no `stack` of bytes but calls its own, and what it calls is not replayed.
-        halves = torch.stack(((codes & 15).float(), (codes >> 4).float()), -2)
-        codes = halves.flatten(-3, -2) - (_MIDDLE if offsets is None else 0)
-    groups = codes.reshape(*scales.shape, -1).float()
-    weight = groups * scales.float()[..., None]
-    if offsets is not None:
-        weight = weight + offsets.float()[..., None]
-    return weight.flatten(-2)

@@ -1,5 +1,5 @@
 """The blocks of GGUF's quantised types, taken apart into codes, scales and offsets (see
-`codes.codes`).
+`WeightCodes`).
 
 The layouts are those of llama.cpp's ggml-common.h, as `gguf.quants` reads them. A code keeps all its bits.
 The scales of Q4_K, Q5_K and Q6_K are products of two numbers, which become float16: a weight changes by at
@@ -16,7 +16,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import Q4_K
 from numpy.typing import NDArray
 
-from millstream_worker.engine.runner.quantization.codes import Codes, join, pack
+from millstream_worker.engine.runner.quantization.weight_codes import WeightCodes, weight_codes
 
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.float32]
@@ -27,17 +27,24 @@ _OUTPUTS = 2048  # taken apart at a time
 _Type = GGMLQuantizationType
 
 
-def unpack(data: Bytes, kind: GGMLQuantizationType) -> Codes:
-    """A weight of `data` [outputs, bytes], of one of `KINDS`."""
-    return join([_unpacked(data[first : first + _OUTPUTS], kind) for first in range(0, len(data), _OUTPUTS)])
+def unpack(data: Bytes, kind: GGMLQuantizationType) -> WeightCodes:
+    """Returns the weight of `data` [outputs, bytes], of one of `KINDS`."""
+    parts = [_unpacked(data[first : first + _OUTPUTS], kind) for first in range(0, len(data), _OUTPUTS)]
+    offsets = [part.offsets for part in parts if part.offsets is not None]
+    return WeightCodes(
+        torch.cat([part.codes for part in parts]),
+        torch.cat([part.scales for part in parts]),
+        torch.cat(offsets) if offsets else None,
+        parts[0].inputs,
+    )
 
 
-def _unpacked(data: Bytes, kind: GGMLQuantizationType) -> Codes:
+def _unpacked(data: Bytes, kind: GGMLQuantizationType) -> WeightCodes:
     _, size = GGML_QUANT_SIZES[kind]
     codes, scales, offsets = KINDS[kind](np.ascontiguousarray(data).reshape(-1, size))
     rows = len(data)
     beside = None if offsets is None else torch.from_numpy(offsets.reshape(rows, -1))
-    return pack(
+    return weight_codes(
         torch.from_numpy(np.ascontiguousarray(codes).reshape(rows, -1)),
         torch.from_numpy(scales.reshape(rows, -1)),
         beside,

@@ -1,4 +1,5 @@
-"""A checkpoint whose quantised weights are `Codes`: one file of safetensors beside config and tokenizer.
+"""A checkpoint whose quantised weights are `WeightCodes`, for any device: one file of safetensors beside
+config and tokenizer.
 
 packed.safetensors    <weight>.codes, <weight>.scales, <weight>.offsets of quantised weights; others by their
                       own names. Its metadata has the names of the types that the weights came from.
@@ -16,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from millstream_worker.engine.runner.quantization.codes import Codes
+from millstream_worker.engine.runner.quantization.weight_codes import WeightCodes
 
 _FILE = "packed.safetensors"
 _TYPES = "types"
@@ -27,7 +28,7 @@ _PARTS = ("codes", "scales", "offsets")
 class PackedWeights:
     """All weights of a checkpoint, by their names in the model."""
 
-    codes: Mapping[str, Codes]
+    codes: Mapping[str, WeightCodes]
     others: Mapping[str, Tensor]
     types: str  # the names of their types, those of the most weights first
 
@@ -40,7 +41,7 @@ def write_packed(folder: Path, weights: PackedWeights) -> None:
     tensors = dict(weights.others)
     sizes = {}
     for name, codes in weights.codes.items():
-        sizes[name] = [codes.outputs, codes.inputs]
+        sizes[name] = codes.inputs
         for part, tensor in zip(_PARTS, (codes.codes, codes.scales, codes.offsets), strict=True):
             if tensor is not None:
                 tensors[f"{name}.{part}"] = tensor
@@ -48,15 +49,17 @@ def write_packed(folder: Path, weights: PackedWeights) -> None:
 
 
 def read_packed(folder: Path) -> PackedWeights:
-    """In memory of their own: nothing is left of the file when its weights are gone."""
+    """Codes are views of the file, which stays mapped as long as there is one; others have memory of their
+    own."""
     with safe_open(folder / _FILE, framework="pt") as file:
         metadata = file.metadata()
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - no mapping
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     codes = {}
-    for name, (outputs, inputs) in json.loads(metadata["sizes"]).items():
+    for name, inputs in json.loads(metadata["sizes"]).items():
         packed, scales, offsets = (tensors.pop(f"{name}.{part}", None) for part in _PARTS)
-        codes[name] = Codes(packed, scales, offsets, outputs, inputs)
-    return PackedWeights(codes, tensors, metadata[_TYPES])
+        codes[name] = WeightCodes(packed, scales, offsets, inputs)
+    others = {name: tensor.clone() for name, tensor in tensors.items()}
+    return PackedWeights(codes, others, metadata[_TYPES])
 
 
 def named(types: Counter[str]) -> str:

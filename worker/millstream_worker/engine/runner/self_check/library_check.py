@@ -11,7 +11,8 @@ from torch.nn import functional
 from millstream_worker.engine.runner.linear.panel import PanelLinear
 from millstream_worker.engine.runner.linear.quantized_layers import QuantizedLinear
 from millstream_worker.engine.runner.native.library import Library
-from millstream_worker.engine.runner.quantization.codes import GROUP, pack
+from millstream_worker.engine.runner.quantization.codes import pack
+from millstream_worker.engine.runner.quantization.weight_codes import GROUP
 from millstream_worker.engine.runner.sampling.native_chooser import NativeGreedy
 from millstream_worker.engine.runner.self_check.deviation import TOLERANCE, Mismatch, compare
 

@@ -17,29 +17,29 @@ def cache_key(job: Job, served: ServedModel) -> bytes:
     """SHA-256 of everything that its answer depends on; empty where answers differ (a temperature without a
     seed), may not be kept, or are of a model without a digest.
     """
-    if not served.info.digest or not job.request.may_be_kept or job.alone:
+    if not served.info.digest or not job.request.may_be_kept or job.attempt.alone:
         return b""
     asked = job.request.sampling
     sampling = sampling_of(job) if asked.temperature else replace(sampling_of(job), seed=0)
     calling = job.rows[0].calling
     parts = (
         _FORMAT,
-        served.facts,
+        served.facts.of_result(),
         served.info.dtype,
         job.request.tenant,
         sampling,
-        job.max_tokens,
-        job.end_ids,
+        job.input.max_tokens,
+        job.input.end_ids,
         len(job.rows),
         asked.stop,
         asked.include_stop_str_in_output,
         asked.skip_special_tokens,
-        job.grammar,
-        job.limits,
+        job.input.grammar,
+        job.input.limits,
         calling and (calling.reason, calling.free),
         job.rows[0].thought is not None,
         job.request.continue_final_message,
     )
-    whole = hashlib.sha256(array("q", job.prompt).tobytes())
+    whole = hashlib.sha256(array("q", job.input.prompt).tobytes())
     whole.update(repr(parts).encode("utf-8", "surrogatepass"))
     return whole.digest()

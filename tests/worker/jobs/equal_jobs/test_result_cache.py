@@ -17,7 +17,7 @@ from millstream import AsyncClient, ClientOptions, JobCancelled, JobFailed, JobF
 from millstream.wire.keys import shard_of
 from millstream.wire.messages import codec
 from millstream.wire.messages.sampling import SamplingParams
-from millstream_worker.jobs.job import Phase
+from millstream_worker.jobs.job_phase import JobPhase
 
 CACHE: dict[str, Any] = {"result_cache": 2**20}
 LIMITED = (
@@ -137,16 +137,16 @@ async def test_an_answer_counts_before_it_is_written(
         await until(lambda: len(reading.jobs) == 2)
         await redis_client.client_pause(20_000, all=False)
         work.go(5)
-        await until(lambda: reading.jobs[0].phase is Phase.ENDED)
+        await until(lambda: reading.jobs[0].phase is JobPhase.ENDED)
         reading.go_on.set()
-        await until(lambda: reading.jobs[1].phase is Phase.ENDED)
+        await until(lambda: reading.jobs[1].phase is JobPhase.ENDED)
         assert worker.components.table.holds(reading.jobs[0])
         await redis_client.client_unpause()
         results = [await client.wait(job.id, timeout_s=30) for job in (first, second)]
         assert results[0].choices == results[1].choices
         assert [result.cached for result in results] == [False, True]
         assert (computed(worker), worker.metric("result_cache_hits_total")) == (9, 1)
-        await until(lambda: not worker.components.table.answer_to(reading.jobs[1]))
+        await until(lambda: not worker.components.table.answers.of(reading.jobs[1]))
 
 
 async def test_a_waiting_job_takes_what_another_worker_has_cached(client: AsyncClient, work: Work) -> None:
@@ -197,7 +197,7 @@ async def test_a_death_is_charged_to_the_leader_alone(client: AsyncClient, work:
         for job in sent:
             await read_to(client.stream(job.id), counted(2, 7))
         jobs = [worker.components.table.get(job.id) for job in sent]
-        assert [job and job.deaths for job in jobs] == [1, 0, 0]
+        assert [job and job.attempt.deaths for job in jobs] == [1, 0, 0]
         work.go(7)
         results = [await client.wait(job.id, timeout_s=30) for job in sent]
         assert [result.text for result in results] == [counted(2, 9)] * 3
@@ -278,7 +278,7 @@ async def test_results_stay_within_their_bytes(client: AsyncClient, redis_client
 async def test_a_long_result_is_not_kept(
     client: AsyncClient, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream_worker.jobs.job.MOST_KEPT_BYTES", 1000)
+    monkeypatch.setattr("millstream_worker.jobs.equal_jobs.answers.MOST_KEPT_BYTES", 1000)
     async with work(**CACHE):
         for tokens, cached in ((5, True), (200, False)):
             await outcome(client, "w1", tokens, temperature=0.0, logprobs=True)

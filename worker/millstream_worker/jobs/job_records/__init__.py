@@ -1,0 +1,1 @@
+"""The small records that make up a Job."""
