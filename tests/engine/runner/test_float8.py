@@ -9,7 +9,6 @@ from unittest import mock
 
 import pytest
 import torch
-from millstream_worker.engine.runner.device.gpu import Gpu
 from support.engine.whole_engine import engine_on
 from support.models.checkpoints import logits, plain
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from torch.nn.functional import linear
 from transformers.pytorch_utils import Conv1D
 
 from millstream_worker.engine.process import CannotLoad
+from millstream_worker.engine.runner.gpu.gpu import Gpu
 from millstream_worker.engine.runner.linear import float8_layers
 from millstream_worker.engine.runner.linear.float8_layers import Float8Linear, quantized
 from millstream_worker.engine.runner.linear.fused import fuse
