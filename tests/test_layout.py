@@ -16,6 +16,15 @@ MIRRORED = {  # folders of tests, and of what they test
 }
 MOST_FILES = 13  # Python files of a folder, without __init__.py and __main__.py
 FACES = {"__init__", "__main__"}
+MOST_IMPORTS = 15  # modules of ours that a file of the engine imports
+GPU = "millstream_worker.engine.runner.gpu"
+CHOOSERS = {  # import what only a GPU runs
+    "millstream_worker.engine.assembly.chosen_device",
+    "millstream_worker.engine.assembly.model_runner",
+    "millstream_worker.engine.assembly.sampling_choice",
+    "millstream_worker.engine.runner.model.attention_choice",
+}
+WIDE = {"scheduler", "load"}  # files that import more: they join many
 
 
 def sources() -> dict[str, Path]:
@@ -140,6 +149,37 @@ def test_folders_of_tests_mirror_those_of_the_packages() -> None:
     assert missing == []
 
 
+def test_a_file_of_the_engine_imports_few_others() -> None:
+    modules = sources()
+    counts = {}
+    for file in modules.values():
+        if file.is_relative_to(PACKAGES[1] / "engine"):
+            targets = imports(ast.parse(file.read_text("utf-8")).body)
+            counts[file.stem] = len({longest(target, modules) for target in targets} - {None})
+    assert len(counts) > 100
+    assert {stem for stem, count in counts.items() if count > MOST_IMPORTS} <= WIDE
+
+
+def everywhere(tree: ast.AST) -> Iterator[str]:
+    """What a file imports at any time, but for types."""
+    guarded = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
+    for_types = [node for node in guarded if ast.unparse(node.test).endswith("TYPE_CHECKING")]
+    left_out = {inner for node in for_types for inner in node.body}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and node not in left_out:
+            yield from imports([node])
+
+
+def test_only_choosers_import_what_a_gpu_runs() -> None:
+    found = {
+        name
+        for name, file in sources().items()
+        if not name.startswith(GPU)
+        and any(target.startswith(f"{GPU}.") for target in everywhere(ast.parse(file.read_text("utf-8"))))
+    }
+    assert found == CHOOSERS
+
+
 def test_no_folders_import_each_other() -> None:
     assert circles(folder_imports()) == set()
 
@@ -158,6 +198,10 @@ def f():
 
 def test_imports_for_types_and_inside_of_functions_do_not_count() -> None:
     assert list(imports(ast.parse(SOURCE).body)) == ["a", "b.c", "e"]
+
+
+def test_imports_of_functions_count_at_the_fence() -> None:
+    assert set(everywhere(ast.parse(SOURCE))) == {"a", "b.c", "e", "g"}
 
 
 def test_a_circle_is_found() -> None:

@@ -55,7 +55,7 @@ def precision(device: str = "cpu") -> str:
     """Of models and matrices: bfloat16, or what the device computes in its place."""
     import torch
 
-    from millstream_worker.engine.runner.device.gpu import gpu_of
+    from millstream_worker.engine.runner.gpu.gpu import gpu_of
     from millstream_worker.engine.runner.model.dtypes import computed_in
 
     return str(computed_in(torch.bfloat16, gpu_of(torch.device(device)))).removeprefix("torch.")

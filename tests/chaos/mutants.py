@@ -176,14 +176,14 @@ _ALL = (
         "drafts unverified",
         "the comparison of draft tokens with what the model samples",
         (f"{BRAIN}speculation.verification:_counted",
-         "counting[index] and tokens[index] == follows[index]", "counting[index]"),
+         "counting[index] and right[index]", "counting[index]"),
         engines=True,
     ),
     _mutant(
         "no grammar in drafts",
         "the masks of what follows draft tokens",
         (f"{BRAIN}running.constrained_rows:ConstrainedRows.masks",
-         "ahead.consume([int(follows[index])])", "pass"),
+         "ahead.consume([int(follows.tokens[index])])", "pass"),
         engines=True,
     ),
     _mutant(

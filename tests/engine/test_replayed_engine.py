@@ -12,6 +12,7 @@ from support.engine.whole_engine import run
 from support.models import checkpoints
 
 from millstream_worker.engine.assembly import build
+from millstream_worker.engine.brain.batch.plan import LOGITS
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.model.dtypes import computed_in
@@ -39,7 +40,7 @@ def test_draws_what_it_draws_without(tmp_path: Path, own_cache: str) -> None:
     recorded = engine.runner.model  # type: ignore[attr-defined]
     assert isinstance(recorded, CpuReplay)
     got = run(engine, requests)
-    assert {(2, 2), (4, 4)} <= set(recorded._steps)
+    assert {(LOGITS, (2, 2)), (LOGITS, (4, 4))} <= set(recorded._steps)
     assert not [line for line in said if "from Python" in line]
     engine.runner.model = recorded.eager  # type: ignore[attr-defined]
     assert run(engine, requests) == got

@@ -4,11 +4,13 @@ for. What is recorded, and with what the replays are filled, is tested on the CP
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from ops.bench.device_clock import TimedRunner, clock_of
+from support.engine.mean_head import with_mean
 from support.engine.planning import Segment, greedy_loads, pack, sharing
 from support.engine.serving import eager_of, launch, logits_of, runner_of
 from support.engine.whole_engine import engine_on, tokens_of
@@ -17,10 +19,10 @@ from support.models import checkpoints
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.process import CannotLoad
 from millstream_worker.engine.runner.compiled.compile import compile_model
-from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
-from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord
-from millstream_worker.engine.runner.cuda_graphs.recording import record
-from millstream_worker.engine.runner.cuda_graphs.steps import GraphLimits
+from millstream_worker.engine.runner.gpu.cuda_graphs.cuda import CudaRecorder
+from millstream_worker.engine.runner.gpu.cuda_graphs.recorder import CannotRecord
+from millstream_worker.engine.runner.gpu.cuda_graphs.recording import record
+from millstream_worker.engine.runner.gpu.cuda_graphs.steps import GraphLimits
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 from millstream_worker.engine.runner.runner import Runner
 from millstream_worker.engine.runner.self_check.findings import Findings
@@ -79,6 +81,19 @@ def steps() -> list[Plan]:
     plans = [pack(part, 4) for part in (first, rest, decodes, later, last)]
     plans[3] = sharing(plans[3], [(8, [0, 1])])
     return plans
+
+
+def test_a_second_head_answers_beside_graphs(load: Callable[[str], LoadedModel]) -> None:
+    loaded = with_mean(load("llama"))
+    runner, (plain, _) = recorded(loaded), runner_of(with_mean(load("llama")), blocks=40, block_size=4)
+    for lens in ([3, 5, 1], [1, 1, 1, 1]):
+        segments = [
+            Segment(slot, range(3, 3 + size), 0, [2 * slot, 2 * slot + 1]) for slot, size in enumerate(lens)
+        ]
+        plan = replace(pack(segments, 4), head="mean")
+        want, found = logits_of(plain, plan), logits_of(runner, plan)
+        assert found.shape == (len(lens), loaded.heads.body.width)
+        torch.testing.assert_close(found, want, atol=2e-4, rtol=0)
 
 
 @pytest.mark.parametrize("case", ["llama", "gemma2", "qwen3", "gpt2"])

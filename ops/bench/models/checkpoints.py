@@ -52,7 +52,7 @@ def _computable(folder: Path, device: str) -> Path:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from millstream_worker.engine.runner.device.gpu import gpu_of
+    from millstream_worker.engine.runner.gpu.gpu import gpu_of
     from millstream_worker.engine.runner.model.dtypes import computed_in
 
     own = AutoConfig.from_pretrained(folder, local_files_only=True).dtype

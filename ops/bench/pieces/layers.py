@@ -21,6 +21,7 @@ from ops.bench.machine import describe, precision
 from ops.bench.models.checkpoints import shaped_checkpoint
 from ops.bench.models.shapes import SHAPES
 
+from millstream_worker.engine.brain.batch.plan import LOGITS
 from millstream_worker.engine.runner.compiled.compile import CannotCompile, compile_model
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model, occupy
 
@@ -67,7 +68,7 @@ def _timed(loaded: LoadedModel, tokens: list[torch.Tensor]) -> Callable[[], floa
 
     def run() -> float:
         start = time.process_time()
-        loaded.logits(*tokens)
+        loaded.heads(LOGITS, *tokens)
         return (time.process_time() - start) * 1e3
 
     run()

@@ -25,10 +25,11 @@ from ops.bench.plots import Row
 from ops.bench.workloads import Workload, make
 
 from millstream_worker.engine.assembly import build
+from millstream_worker.engine.brain.batch.plan import LOGITS
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner.model.logits import FEWEST
+from millstream_worker.engine.runner.model.model_heads import FEWEST
 from millstream_worker.engine_link.link import engine_environment
 
 PROMPT = 64  # tokens
@@ -50,7 +51,7 @@ def measure(
     work = make("a", size.vocab_size, 1.0)
     fill(engine, work, range(rows), context - PROMPT)
     recorded = engine.runner.model  # type: ignore[attr-defined]
-    recordings = max(FEWEST, rows), max(FEWEST, rows)
+    recordings = LOGITS, (max(FEWEST, rows), max(FEWEST, rows))
     assert recordings in getattr(recorded, "_steps", ()), f"{rows} rows of {model} are not recorded here"
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for turn in range(2 * options.turns):

@@ -120,7 +120,7 @@ def main() -> None:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("no CUDA device here: nothing to measure")
-    from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
+    from millstream_worker.engine.runner.gpu.attention.triton_backend import TritonAttention
 
     device = torch.device("cuda")
     limits = machine.measure(0, "cuda")

@@ -18,7 +18,7 @@ from support.engine.attention_step import INT8, Step, spec
 from torch import Tensor
 
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
-from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
+from millstream_worker.engine.runner.gpu.attention.triton_backend import TritonAttention
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 

@@ -37,7 +37,7 @@ def swaps(survey: Survey) -> None:
 
 
 def draws(survey: Survey) -> None:
-    _run(survey, "engine/runner/sampling/interpreted_draws.py")
+    _run(survey, "engine/runner/gpu/sampling/interpreted_draws.py")
 
 
 def _run(survey: Survey, file: str) -> None:

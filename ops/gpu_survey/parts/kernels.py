@@ -18,9 +18,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
 from torch.nn.functional import scaled_dot_product_attention
 
 from millstream_worker.engine.brain.batch.plan import Plan
-from millstream_worker.engine.runner.attention.triton import launches, tile_sizes
-from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
-from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
+from millstream_worker.engine.runner.gpu.attention import launches, tile_sizes
+from millstream_worker.engine.runner.gpu.attention.triton_backend import TritonAttention
+from millstream_worker.engine.runner.gpu.cuda_graphs.cuda import CudaRecorder
 from millstream_worker.engine.runner.kv.kv_format import KVFormat
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage

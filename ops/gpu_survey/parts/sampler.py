@@ -14,9 +14,11 @@ from ops.gpu_survey.survey import Survey
 from millstream_worker.engine.brain.batch.plan import RowLoad
 from millstream_worker.engine.protocol.request import SamplingSpec
 from millstream_worker.engine.runner.device.transfer import together
+from millstream_worker.engine.runner.gpu.sampling.triton_chooser import TritonChooser
+from millstream_worker.engine.runner.gpu.sampling.triton_draws import TritonDraws
 from millstream_worker.engine.runner.sampling import slot_settings
+from millstream_worker.engine.runner.sampling.numpy_chooser import NumpyChooser
 from millstream_worker.engine.runner.sampling.sampler import Sampler
-from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
 
 WAYS = {
     "greedy": SamplingSpec(temperature=0.0),
@@ -46,8 +48,8 @@ def draw(survey: Survey) -> None:
 
 def _timed(spec: SamplingSpec, logits: torch.Tensor) -> str:
     rows, vocabulary = logits.shape
-    draws = TritonDraws(vocabulary) if logits.is_cuda else None
-    sampler = Sampler(vocabulary, rows, logits.device, draws=draws)
+    chooser = TritonChooser(TritonDraws(vocabulary)) if logits.is_cuda else NumpyChooser()
+    sampler = Sampler(vocabulary, rows, logits.device, chooser)
     for slot in range(rows):
         sampler.load(RowLoad(slot, spec, tuple(range(3, 200)), ()))
     plan = plan_of([(199, 1)] * rows)

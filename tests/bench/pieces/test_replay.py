@@ -24,14 +24,14 @@ class Recorded:
         self.eager: Any = None
         self.steps = 0
         self._seen: Counter[int] = Counter()
-        self._steps: set[tuple[int, int]] = set()
+        self._steps: set[tuple[str, tuple[int, int]]] = set()
 
     def run(self, plan: Plan) -> Any:
         self.steps += 1
         if plan.decodes == plan.token_count:
             self._seen[plan.decodes] += 1
             if self._seen[plan.decodes] > cpu_replay._PASSED:
-                self._steps.add((plan.decodes, plan.decodes))
+                self._steps.add((plan.head, (plan.decodes, plan.decodes)))
         return self.eager.run(plan)
 
 

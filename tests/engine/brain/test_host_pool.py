@@ -79,7 +79,7 @@ def test_a_plan_copies_so_many_at_most() -> None:
 def test_where_computing_is_faster_nothing_is_kept_or_fetched() -> None:
     host = HostPool(9, most=9)
     kept(host, a=1)
-    host.worth = False
+    host.weigh(2.0, 1.0)
     assert kept(host, b=2) == []
     assert host.fetch([b"a"]) == []
 

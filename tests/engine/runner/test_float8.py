@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 from transformers.pytorch_utils import Conv1D
 
 from millstream_worker.engine.process import CannotLoad
-from millstream_worker.engine.runner.device.gpu import Gpu
+from millstream_worker.engine.runner.gpu.gpu import Gpu
 from millstream_worker.engine.runner.linear import float8_layers
 from millstream_worker.engine.runner.linear.float8_layers import Float8Linear, quantized
 from millstream_worker.engine.runner.linear.fused import fuse

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from support.engine.host_swaps import copies
@@ -131,9 +129,9 @@ def test_what_cannot_be_is_said(setting: str, problem: str) -> None:
 def test_a_pool_is_told_what_the_copies_hold() -> None:
     config = EngineConfig("m", host_swap="1MiB", max_step_tokens=64, max_rows=8)
     assert copied_blocks(config) == 4 + 8
-    assert copy_bytes(config, 1000, CPU) == 2 * 12 * 1000
-    assert copy_bytes(config, 2**19, CPU) == 2 * 2 * 2**19
-    assert copy_bytes(replace(config, host_swap="auto"), 1000, CPU) == 0
+    assert copy_bytes(config, 1048, 1000) == 2 * 12 * 1000
+    assert copy_bytes(config, 2, 2**19) == 2 * 2 * 2**19
+    assert copy_bytes(config, 0, 1000) == 0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="its memory can be pinned")
@@ -142,7 +140,7 @@ def test_memory_that_cannot_be_pinned_is_done_without_or_refused() -> None:
     said: list[str] = []
     storage = storage_of()
     storage.device = torch.device("cuda")
-    assert open_swap(EngineConfig("m", host_swap="Auto"), storage, said.append) is None
+    assert open_swap(EngineConfig("m", host_swap="Auto"), 2, storage, said.append) is None
     assert [line.partition(":")[0] for line in said] == ["no host memory for KV blocks"]
     with pytest.raises(ValueError, match=r"host_swap '1MiB': .*; give less, or 0 for none"):
-        open_swap(EngineConfig("m", host_swap="1MiB"), storage, said.append)
+        open_swap(EngineConfig("m", host_swap="1MiB"), 2, storage, said.append)

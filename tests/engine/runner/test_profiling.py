@@ -17,6 +17,7 @@ from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpe
 from millstream_worker.engine.runner.kv.pool_size import BadKVMemory, step_bytes
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.profiling import largest_step, run_largest_step, step_needs
+from millstream_worker.engine.runner.sampling.numpy_chooser import NumpyChooser
 
 Load = Callable[[str], LoadedModel]
 
@@ -51,7 +52,7 @@ def test_it_runs_and_leaves_no_trace(load: Load, case: str) -> None:
     ran: list[int] = []
     embeddings = loaded.model.get_input_embeddings()
     hook = embeddings.register_forward_pre_hook(lambda _, given: ran.append(given[0].numel()))
-    run_largest_step(loaded, tokens=40, rows=6, block_size=4)
+    run_largest_step(loaded, NumpyChooser(), tokens=40, rows=6, block_size=4)
     hook.remove()
     assert ran == [40]
     assert serve(loaded, requests, blocks=30) == before
@@ -74,7 +75,7 @@ def test_the_largest_step_holds_the_logits_twice(load: Load) -> None:
     """Rows with a grammar and log probabilities hold them twice, too."""
     loaded = replace(load("llama"), context_length=48)
     with Copies() as copies:
-        run_largest_step(loaded, tokens=40, rows=6, block_size=4)
+        run_largest_step(loaded, NumpyChooser(), tokens=40, rows=6, block_size=4)
     assert copies.shapes.count(torch.Size([6, loaded.vocab_size])) == 1
 
 
@@ -87,7 +88,9 @@ def test_what_is_kept_aside_is_the_peak_and_a_margin(load: Load) -> None:
 
     said: list[str] = []
     size = {"tokens": 20, "rows": 4, "block_size": 4}
-    aside = step_needs(loaded, **size, measure=measure, report=said.append, mark=lambda: marks.append("on"))
+    aside = step_needs(
+        loaded, NumpyChooser(), **size, measure=measure, report=said.append, mark=lambda: marks.append("on")
+    )
 
     assert aside == 1250
     assert [LoadProgress(line).tried for line in said] == [Tried.LARGEST_STEP]
@@ -103,7 +106,9 @@ def test_a_step_that_never_fits_is_said_with_a_remedy(load: Load) -> None:
         raise torch.OutOfMemoryError("tried to allocate 5 GiB")
 
     with pytest.raises(BadKVMemory, match=r"max_step_tokens 20 and max_rows 4 .* allocate 5 GiB; lower them"):
-        step_needs(load("llama"), tokens=20, rows=4, block_size=4, measure=measure, mark=exhausted)
+        step_needs(
+            load("llama"), NumpyChooser(), tokens=20, rows=4, block_size=4, measure=measure, mark=exhausted
+        )
 
 
 def test_on_the_cpu_it_is_estimated(load: Load) -> None:
@@ -112,4 +117,4 @@ def test_on_the_cpu_it_is_estimated(load: Load) -> None:
     expected = step_bytes(loaded.model, vocab_size=loaded.vocab_size, tokens=100, rows=4)
 
     assert loaded.device == torch.device("cpu")
-    assert step_needs(loaded, tokens=100, rows=4, block_size=16) == expected
+    assert step_needs(loaded, NumpyChooser(), tokens=100, rows=4, block_size=16) == expected

@@ -158,7 +158,7 @@ def test_a_size_is_compared_on_spoilt_memory_if_its_calls_differ(
 
 
 class Logged:
-    """A loaded model that notes how many threads are to compute its logits; one does, as it was compiled."""
+    """A loaded model that notes how many threads are to compute its heads; one does, as it was compiled."""
 
     def __init__(self, loaded: LoadedModel) -> None:
         self.threads: list[int] = []
@@ -167,10 +167,10 @@ class Logged:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loaded, name)
 
-    def logits(self, *inputs: torch.Tensor) -> torch.Tensor:
+    def heads(self, name: str, *inputs: torch.Tensor) -> torch.Tensor:
         self.threads.append(torch.get_num_threads())
         torch.set_num_threads(1)
-        return self._loaded.logits(*inputs)
+        return self._loaded.heads(name, *inputs)
 
 
 def test_a_recording_is_made_and_compared_by_as_many_threads(compiled: LoadedModel) -> None:

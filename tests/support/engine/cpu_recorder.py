@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Replay
+from millstream_worker.engine.runner.gpu.cuda_graphs.recorder import CannotRecord, Replay
 
 _WAITING = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::nonzero", "aten::equal"}
 _WAITING_METHODS = {torch.Tensor.tolist, torch.Tensor.numpy}  # the dispatcher sees nothing of them

@@ -28,7 +28,7 @@ from millstream_worker.engine.runner.compiled import compile as compiled
 from millstream_worker.engine.runner.linear.fused import fuse
 from millstream_worker.engine.runner.model import load
 from millstream_worker.engine.runner.model.anatomy import observe
-from millstream_worker.engine.runner.model.logits import LogitsFunction
+from millstream_worker.engine.runner.model.model_heads import ModelHeads
 
 SIZES = {  # of Llama-3-8B, but for the vocabulary
     "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -101,7 +101,7 @@ def _fake_model(config: PretrainedConfig) -> load.LoadedModel:
     anatomy = observe(model, load.ATTENTION)
     fuse(model, anatomy.siblings)
     return load.LoadedModel(
-        model=model, logits=LogitsFunction(model), anatomy=anatomy, architecture=type(model).__name__,
+        model=model, anatomy=anatomy, heads=ModelHeads(model, anatomy), architecture=type(model).__name__,
         attention="triton", attend_over=mock.Mock(), library=None, context_length=1, eos_ids=(),
         parameters=0, dtype=torch.bfloat16, weights="bfloat16", weight_bytes=0, device=_DEVICE,
     )  # fmt: skip

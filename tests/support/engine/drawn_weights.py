@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from millstream_worker.engine.runner.gpu.sampling.draw_kernel import BLOCK, highest_logits, load_weights
 from millstream_worker.engine.runner.sampling.draw import weight_bits
-from millstream_worker.engine.runner.sampling.draw_kernel import BLOCK, highest_logits, load_weights
 
 
 def drawn_weights(logits: Tensor, temperature: Tensor) -> Tensor:

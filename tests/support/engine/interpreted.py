@@ -22,9 +22,10 @@ def passed(*files: Path) -> int:
     """Returns how many checks have passed. None fails."""
     interpreted = {} if torch.cuda.is_available() else _INTERPRETED
     options = ["-p", "no:cacheprovider", "-p", __name__, "--tb=short", "-m", ""]
+    paths = str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])
     finished = subprocess.run(
         [sys.executable, "-m", "pytest", *map(str, files), *options],
-        env=os.environ | interpreted | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        env=os.environ | interpreted | {"PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
         check=False,

@@ -17,10 +17,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from millstream_worker.engine.runner.attention.triton import launches
-from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
-from millstream_worker.engine.runner.sampling import draw_kernel, mask_kernel
-from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
+from millstream_worker.engine.runner.gpu.attention import launches
+from millstream_worker.engine.runner.gpu.attention.triton_backend import TritonAttention
+from millstream_worker.engine.runner.gpu.sampling import draw_kernel, mask_kernel
+from millstream_worker.engine.runner.gpu.sampling.triton_draws import TritonDraws
 from support.engine.attention_step import Step
 
 # Bytes of shared memory that one program may have, by compute capability (CUDA C++ Programming Guide, 20).

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from millstream_worker.engine.brain.batch.plan import Plan, RowLoad, Sampled, TokenMasks, packed_plan
 from millstream_worker.engine.protocol.request import SamplingSpec
+from millstream_worker.engine.runner.sampling.numpy_chooser import NumpyChooser
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 
 DEFAULT = SamplingSpec()
@@ -50,7 +51,7 @@ def draw(
 ) -> Sampled:
     """Load the rows and draw once for all of them together, in the given slots (default: 0, 1, 2, …)."""
     slots = slots or list(range(len(rows)))
-    sampler = sampler or Sampler(len(rows[0].logits), max(slots) + 1, "cpu")
+    sampler = sampler or Sampler(len(rows[0].logits), max(slots) + 1, "cpu", NumpyChooser())
     plan = draw_plan(
         slots,
         [len(row.output) for row in rows],

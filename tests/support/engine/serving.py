@@ -19,7 +19,10 @@ from millstream_worker.engine.runner.forward import Eager
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.runner import Launched, Runner
+from millstream_worker.engine.runner.sampling.chooser import Chooser
+from millstream_worker.engine.runner.sampling.numpy_chooser import NumpyChooser
 from millstream_worker.engine.runner.sampling.sampler import Sampler
+from millstream_worker.engine.runner.sampling.torch_chooser import TorchChooser
 
 
 @dataclass
@@ -34,9 +37,14 @@ def runner_of(
     loaded: LoadedModel, *, blocks: int, block_size: int, max_rows: int = 8
 ) -> tuple[Runner, KVStorage]:
     storage = KVStorage(loaded.layer_specs, blocks, block_size, loaded.dtype, loaded.device)
-    sampler = Sampler(loaded.vocab_size, max_rows, torch.device(loaded.device))
+    sampler = Sampler(loaded.vocab_size, max_rows, torch.device(loaded.device), _chooser(loaded))
     model = Eager(loaded, storage, sampler.last_tokens)
     return Runner(model, sampler), storage
+
+
+def _chooser(loaded: LoadedModel) -> Chooser:
+    """Of no kernels of ours."""
+    return NumpyChooser() if loaded.device.type == "cpu" else TorchChooser()
 
 
 def eager_of(runner: Runner) -> Eager:

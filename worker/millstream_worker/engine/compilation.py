@@ -24,7 +24,6 @@ from millstream_worker.engine.runner.kv.pool_size import free_bytes
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.self_check.findings import Findings
 
-NAMES = ("auto", "on", "off")
 BUSY_S = 60.0  # of computing before it is done
 _LAYER_S = 0.008  # of the mean step, for each layer: compiled code saved 9 % of 6.5 ms, none of 55
 _NOT = "the model is not compiled:"
@@ -33,7 +32,7 @@ _ROOM = 2**30  # bytes that the compiler may take beside the engine: it took 0.6
 
 @dataclass(slots=True, eq=False)
 class Compilation:
-    """Decides when one engine's model is compiled. Raises ValueError for an unknown `compile_model`."""
+    """Decides when one engine's model is compiled."""
 
     config: EngineConfig
     loaded: LoadedModel
@@ -43,12 +42,6 @@ class Compilation:
     free: Callable[[torch.device], int] = free_bytes
     done: bool = False
     _tried: bool = False
-
-    def __post_init__(self) -> None:
-        if self.config.compile_model not in NAMES:
-            raise ValueError(
-                f"compile_model is {self.config.compile_model!r}; it must be one of {', '.join(NAMES)}"
-            )
 
     def at_start(self) -> None:
         """Compile the model now where that is due, before its attention modules are connected."""

@@ -11,10 +11,11 @@ import torch
 from support.engine.planning import Segment, greedy_loads, pack
 
 from millstream_worker.engine.runner.native.library import Library
-from millstream_worker.engine.runner.sampling.greedy import NativeGreedy, most_likely
+from millstream_worker.engine.runner.sampling.native_chooser import NativeChooser, NativeGreedy
+from millstream_worker.engine.runner.sampling.numpy_chooser import NumpyChooser
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 
-MOST_ROWS = 40
+MANY = 100  # rows, more than it begins with
 DTYPES = [torch.bfloat16, torch.float32]
 OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("plain_library", "avx2_library")]
 Find = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
@@ -22,15 +23,15 @@ Find = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 @pytest.fixture(params=["library", *OTHERS])
 def native(request: pytest.FixtureRequest) -> NativeGreedy:
-    return NativeGreedy(request.getfixturevalue(request.param), MOST_ROWS)
+    return NativeGreedy(request.getfixturevalue(request.param))
 
 
 @pytest.fixture(params=["without", "library", *OTHERS])
 def find(request: pytest.FixtureRequest) -> Find:
     """By the library, and as where there is none."""
     if request.param == "without":
-        return most_likely
-    return NativeGreedy(request.getfixturevalue(request.param), MOST_ROWS).most_likely
+        return NumpyChooser().most_likely
+    return NativeGreedy(request.getfixturevalue(request.param)).most_likely
 
 
 def random_logits(rows: int, size: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
@@ -42,7 +43,7 @@ def random_logits(rows: int, size: int, dtype: torch.dtype, seed: int = 0) -> to
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_it_is_the_first_of_the_highest(dtype: torch.dtype, find: Find) -> None:
-    for rows, size in product((0, 1, 3, MOST_ROWS), (1, 2, 63, 4095, 4096, 4097, 20_000)):
+    for rows, size in product((0, 1, 3, MANY), (1, 2, 63, 4095, 4096, 4097, 20_000)):
         logits = random_logits(rows, size, dtype, seed=size)
         tokens, non_finite = find(logits)
         assert tokens.tolist() == logits.float().numpy().argmax(-1).tolist(), (rows, size)
@@ -77,15 +78,14 @@ def test_rows_of_no_numbers_are_broken(place: int, dtype: torch.dtype, find: Fin
 
 
 def test_rows_may_lie_apart(native: NativeGreedy) -> None:
-    wide = random_logits(MOST_ROWS, 500, torch.bfloat16)
+    wide = random_logits(MANY, 500, torch.bfloat16)
     part = wide[::2, :300]
 
     assert native.most_likely(part)[0].tolist() == part.float().numpy().argmax(-1).tolist()
 
 
 def test_what_it_cannot_look_through_it_does_not_take(native: NativeGreedy) -> None:
-    assert native.takes(torch.zeros(MOST_ROWS, 5))
-    assert not native.takes(torch.zeros(MOST_ROWS + 1, 5))
+    assert native.takes(torch.zeros(MANY, 5))
     assert not native.takes(torch.zeros(3, 5, dtype=torch.float16))
     assert not native.takes(torch.zeros(5, 3).T)
 
@@ -96,7 +96,7 @@ def test_a_sampler_with_it_draws_what_one_without_draws(dtype: torch.dtype, libr
     logits[2, 5] = torch.nan
     plan = pack([Segment(slot, [1], 3, [slot]) for slot in (3, 0, 2, 1)], 4, greedy_loads(range(4)))
     drawn = []
-    for sampler in (Sampler(700, 4, "cpu"), Sampler(700, 4, "cpu", library)):
+    for sampler in (Sampler(700, 4, "cpu", one) for one in (NumpyChooser(), NativeChooser(library))):
         for load in plan.loads:
             sampler.load(load)
         answer = sampler.collect(sampler.sample(logits, plan))
@@ -109,7 +109,7 @@ def test_a_sampler_with_it_draws_what_one_without_draws(dtype: torch.dtype, libr
 
 def test_an_answer_is_not_changed_by_the_next_step(library: Library) -> None:
     plan = pack([Segment(0, [1], 3, [0])], 4, greedy_loads([0]))
-    sampler = Sampler(9, 1, "cpu", library)
+    sampler = Sampler(9, 1, "cpu", NativeChooser(library))
     sampler.load(plan.loads[0])
     first, second = (sampler.sample(torch.eye(9)[place : place + 1], plan) for place in (4, 7))
 

@@ -9,8 +9,8 @@ import torch
 from millstream_worker.engine.brain.batch.plan import RowLoad, TokenMasks, packed_plan
 from millstream_worker.engine.protocol.request import SamplingSpec
 from millstream_worker.engine.runner.native.library import Library
-from millstream_worker.engine.runner.sampling.greedy import NativeGreedy
-from millstream_worker.engine.runner.sampling.masking import Masking
+from millstream_worker.engine.runner.sampling.native_chooser import NativeChooser, NativeGreedy
+from millstream_worker.engine.runner.sampling.numpy_chooser import NumpyChooser
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 
 
@@ -37,9 +37,9 @@ def masked(logits: torch.Tensor, masks: TokenMasks) -> torch.Tensor:
 def test_what_no_bit_allows_becomes_minus_infinity(library: Library, dtype: torch.dtype, size: int) -> None:
     masks = masks_of(np.random.default_rng(size), size, [0, 2, 3])
     logits = torch.randn(5, 2 * size, generator=torch.Generator().manual_seed(size)).to(dtype)
-    for masking in (Masking(library), Masking(None)):
+    for chooser in (NativeChooser(library), NumpyChooser()):
         wide = logits.clone()
-        masking.apply(wide[:, :size], masks)  # rows that lie apart
+        chooser.mask(wide[:, :size], masks)  # rows that lie apart
         assert torch.equal(wide[:, :size], masked(logits[:, :size], masks))
         assert torch.equal(wide[:, size:], logits[:, size:])
 
@@ -48,7 +48,7 @@ def test_what_no_bit_allows_becomes_minus_infinity(library: Library, dtype: torc
 @pytest.mark.parametrize("size", [1, 31, 64, 203, 4096, 10_000])
 def test_the_most_likely_is_an_allowed_one(library: Library, dtype: torch.dtype, size: int) -> None:
     """Also where forbidden ones are no numbers, and most chunks forbidden."""
-    greedy, chance = NativeGreedy(library, 6), np.random.default_rng(size)
+    greedy, chance = NativeGreedy(library), np.random.default_rng(size)
     masks = masks_of(chance, size, [0, 2, 3, 4])
     masks.bits[2] = 0
     masks.bits[2, -1] = 1
@@ -66,7 +66,7 @@ def test_the_most_likely_is_an_allowed_one(library: Library, dtype: torch.dtype,
 
 
 def test_reported_log_probabilities_are_the_models_own(library: Library) -> None:
-    sampler = Sampler(40, 2, "cpu", library)
+    sampler = Sampler(40, 2, "cpu", NativeChooser(library))
     plan = packed_plan([1, 1], [1, 1], [[0], [1]], 4, samples=True)
     for slot in range(2):
         sampler.load(RowLoad(slot, SamplingSpec(temperature=0.0, top_logprobs=1), (1,), ()))

@@ -14,6 +14,7 @@ from support.engine.sampling_steps import Row, distribution, draw, draw_plan
 
 from millstream_worker.engine.brain.batch.plan import RowLoad
 from millstream_worker.engine.protocol.request import SamplingSpec
+from millstream_worker.engine.runner.sampling.numpy_chooser import NumpyChooser
 from millstream_worker.engine.runner.sampling.sampler import PIECE_ELEMENTS, Sampler
 
 VOCAB = 37
@@ -88,7 +89,7 @@ def test_penalties_count_what_is_drawn_step_by_step() -> None:
     spec = SamplingSpec(repetition_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.9)
     logits = np.zeros(VOCAB, np.float32)
     logits[:4] = (2.0, 1.9, 1.8, 1.7)
-    sampler, output = Sampler(VOCAB, 3, "cpu"), []
+    sampler, output = Sampler(VOCAB, 3, "cpu", NumpyChooser()), []
     sampler.load(RowLoad(2, spec, (1,), ()))
 
     for step in range(5):
@@ -112,7 +113,7 @@ def test_a_slot_forgets_the_row_before() -> None:
         min_tokens=5,
         end_ids=(7,),
     )
-    sampler = Sampler(VOCAB, 2, "cpu")
+    sampler = Sampler(VOCAB, 2, "cpu", NumpyChooser())
     light = SamplingSpec(temperature=0.0, presence_penalty=0.1)
     others = SamplingSpec(temperature=0.0, logit_bias=((8, 0.5),), min_tokens=1, end_ids=(3,))
 
@@ -125,7 +126,7 @@ def test_histories_are_kept_while_the_table_of_histories_grows() -> None:
     spec = SamplingSpec(temperature=0.0, presence_penalty=2.0)
     logits = np.arange(VOCAB, 0, -1).astype(np.float32)  # 0 is the most likely, then 1, 2, …
     rows_of = [Row(logits, spec, output=tuple(range(count))) for count in range(6)]
-    sampler = Sampler(VOCAB, 6, "cpu")
+    sampler = Sampler(VOCAB, 6, "cpu", NumpyChooser())
     for slot, row in enumerate(rows_of):
         sampler.load(RowLoad(slot, spec, row.prompt, row.output))
 
@@ -141,7 +142,7 @@ def test_histories_are_kept_while_the_table_of_histories_grows() -> None:
 def test_the_logits_stay_as_they_were() -> None:
     logits = torch.randn(3, VOCAB)
     before = logits.clone()
-    sampler = Sampler(VOCAB, 3, "cpu")
+    sampler = Sampler(VOCAB, 3, "cpu", NumpyChooser())
     for slot, spec in enumerate(
         [SamplingSpec(logit_bias=((1, 5.0),)), SamplingSpec(presence_penalty=1.0), SamplingSpec(top_p=0.5)]
     ):
@@ -152,7 +153,7 @@ def test_the_logits_stay_as_they_were() -> None:
 
 
 def test_half_precision_logits_and_a_step_that_draws_nothing() -> None:
-    sampler = Sampler(VOCAB, 2, "cpu")
+    sampler = Sampler(VOCAB, 2, "cpu", NumpyChooser())
     sampler.load(RowLoad(0, SamplingSpec(top_p=0.9), (), ()))
     logits = torch.randn(1, VOCAB, dtype=torch.bfloat16)
     row = Row(logits[0].float().numpy(), SamplingSpec(top_p=0.9), 0.7)

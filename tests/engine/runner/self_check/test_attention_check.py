@@ -13,7 +13,7 @@ from torch import Tensor
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
-from millstream_worker.engine.runner.attention.triton.step_layout import LEAST_TILE_KEYS
+from millstream_worker.engine.runner.gpu.attention.step_layout import LEAST_TILE_KEYS
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.attention_choice import choose

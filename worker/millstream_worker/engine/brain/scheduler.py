@@ -136,7 +136,8 @@ class Scheduler:
         assert len(self._outstanding) <= self.config.pipeline_depth, "settle the oldest plan first"
         if self._outstanding and self._awaits_samples():
             return None
-        self._weigh_swap()
+        if (host := self._running_rows.pool.host) is not None:
+            host.weigh(self.config.host_block_s, self._step_time.token_s * self.config.block_size)
         displace(self._running_rows, now)
         selection = continue_rows(
             self._running_rows,
@@ -180,7 +181,10 @@ class Scheduler:
         """
         if not self.constrained:
             return None
-        masks = self._constrained.masks(self._outstanding[-1])
+        launch = self._outstanding[-1]
+        masks, refused = self._constrained.masks(launch)
+        if launch.follows is not None:
+            self._outstanding[-1] = replace(launch, follows=replace(launch.follows, refused=refused))
         self._running_rows.totals.masked += len(masks.bits)
         return masks
 
@@ -191,13 +195,6 @@ class Scheduler:
             return config.max_step_tokens
         waited_for = batch.decoding if config.step_time_for_all else batch.decoding & batch.interactive
         return self._step_time.prompt_tokens() if waited_for.any() else config.max_step_tokens
-
-    def _weigh_swap(self) -> None:
-        """Enable swapping if it is faster than computing the tokens again, by current measurements."""
-        host = self._running_rows.pool.host
-        if host is not None:
-            token_s = self._step_time.token_s
-            host.worth = not token_s or self.config.host_block_s < token_s * self.config.block_size
 
     def settle(self, sampled: Sampled, now: float) -> Step:
         """Apply the samples of the oldest outstanding plan."""

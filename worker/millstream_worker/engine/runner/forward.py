@@ -1,5 +1,5 @@
-"""Computes the logits of a step. `Eager` calls the model from Python; the other forms (`replay`,
-`cuda_graphs`) replay recorded steps and fall back to it. Knows nothing of sampling."""
+"""Computes the answer of a step's head, logits where it samples. `Eager` calls the model from Python; the
+other forms (`replay`, `cuda_graphs`) replay recorded steps and fall back to it. Knows nothing of sampling."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Forward(Protocol):
     def eager(self) -> Eager: ...
 
     def run(self, plan: Plan) -> Tensor:
-        """Returns logits [L, vocabulary] of a step, valid until the next; its keys and values are in the
-        storage."""
+        """Returns the answer [L, size] of the plan's head, for logits [L, vocabulary], valid until the next
+        step; its keys and values are in the storage."""
 
 
 class Eager:
@@ -66,7 +66,7 @@ class Eager:
         tokens, positions, wanted, *sources = together(arrays, self.loaded.device)
         if sources:
             tokens = token_ids(tokens, sources[0], self.last_tokens)
-        return self.loaded.logits(tokens, positions, wanted)
+        return self.loaded.heads(plan.head, tokens, positions, wanted)
 
 
 def sampled_in(plan: Plan) -> Int64:

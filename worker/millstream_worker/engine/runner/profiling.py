@@ -16,6 +16,7 @@ from millstream_worker.engine.runner.kv.pool_size import BadKVMemory, step_bytes
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.runner import Mark, Runner
+from millstream_worker.engine.runner.sampling.chooser import Chooser
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 
 Measure = Callable[[Callable[[], None]], int]  # runs what it is given; bytes taken at the peak of it
@@ -35,6 +36,7 @@ _DEAREST = SamplingSpec(  # every kind of sampling at once
 
 def step_needs(
     loaded: LoadedModel,
+    chooser: Chooser,
     *,
     tokens: int,
     rows: int,
@@ -59,7 +61,7 @@ def step_needs(
 
     def run() -> None:
         try:
-            run_largest_step(loaded, tokens=tokens, rows=rows, block_size=block_size, mark=mark)
+            run_largest_step(loaded, chooser, tokens=tokens, rows=rows, block_size=block_size, mark=mark)
         except MemoryError as error:
             raise BadKVMemory(
                 f"a step of max_step_tokens {tokens} and max_rows {rows} does not fit on {loaded.device} "
@@ -70,7 +72,13 @@ def step_needs(
 
 
 def run_largest_step(
-    loaded: LoadedModel, *, tokens: int, rows: int, block_size: int, mark: Mark = lambda: None
+    loaded: LoadedModel,
+    chooser: Chooser,
+    *,
+    tokens: int,
+    rows: int,
+    block_size: int,
+    mark: Mark = lambda: None,
 ) -> None:
     """Computes the largest step, at the end of the longest context, over a storage of one block that stands
     for all, with a grammar for each row: what it answers means nothing."""
@@ -78,7 +86,7 @@ def run_largest_step(
         tokens, rows, context=loaded.context_length, block_size=block_size, vocab_size=loaded.vocab_size
     )
     storage = KVStorage(loaded.layer_specs, 1, block_size, loaded.dtype, loaded.device)
-    sampler = Sampler(loaded.vocab_size, rows, loaded.device, draws=loaded.draws)
+    sampler = Sampler(loaded.vocab_size, rows, loaded.device, chooser)
     model = Eager(loaded, storage, sampler.last_tokens, mark)
     runner = Runner(model, sampler, mark)
     samples, words = len(plan.logit_indices), -(-loaded.vocab_size // 32)

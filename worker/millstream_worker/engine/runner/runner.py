@@ -14,7 +14,8 @@ from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
 from millstream_worker.engine.runner.device.free_cores import FreeCores
 from millstream_worker.engine.runner.forward import Forward
 from millstream_worker.engine.runner.kv.host_swap import HostSwap
-from millstream_worker.engine.runner.sampling.sampler import SampledTensors, Sampler
+from millstream_worker.engine.runner.sampling.sampled_tensors import SampledTensors
+from millstream_worker.engine.runner.sampling.sampler import Sampler
 
 Mark = Callable[[], None]
 

@@ -31,6 +31,7 @@ from millstream_worker.engine.protocol.request import SamplingSpec
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
+LOGITS = "logits"  # the head of a step that samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class Plan:
     # copies of blocks before the step; those out of the pool first
     swap_out: Int32 = field(default_factory=_no_pairs)  # [O, 2] block, place in host memory
     swap_in: Int32 = field(default_factory=_no_pairs)  # [I, 2] place in host memory, block
+    head: str = LOGITS  # that answers for the hidden states at logit_indices
 
     @property
     def token_count(self) -> int:

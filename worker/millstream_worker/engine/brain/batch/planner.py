@@ -18,8 +18,6 @@ from millstream_worker.engine.brain.batch.plan import Int32, Plan, RowLoad
 from millstream_worker.engine.brain.batch.rows import Row
 from millstream_worker.engine.brain.batch.shared_prefixes import SharedPrefixes, spread
 
-LAST, REFUSED = -1, -2  # in `Launch.follows`
-
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -61,6 +59,15 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Follows:
+    """Draft tokens by the decode segments [E] before theirs."""
+
+    drafted: NDArray[np.bool_]  # [E] the next segment is of the same row
+    tokens: Int32  # [E] its token; meaningless if not drafted
+    refused: frozenset[int] = frozenset()  # segments after which that is not to be accepted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Launch:
     """The part of a plan that is kept until it is settled: S segments, L samples."""
 
@@ -71,9 +78,7 @@ class Launch:
     rows: list[Row]  # [L]
     tokens: int  # computed in the step
     admitted: list[tuple[Row, int]]
-    # [decode segments] the draft token that the next segment computes; LAST: that is of another row;
-    # REFUSED: it is not to be accepted
-    follows: Int32 | None = None
+    follows: Follows | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,12 +172,9 @@ def _decodes(batch: Batch, selection: Selection) -> _Decodes:
     )
 
 
-def _follows(decodes: _Decodes) -> Int32:
-    """`Launch.follows`, [E]."""
-    follows = np.full(len(decodes.slots), LAST, np.int32)
-    same = decodes.slots[1:] == decodes.slots[:-1]
-    follows[:-1][same] = decodes.tokens[1:][same]
-    return follows
+def _follows(decodes: _Decodes) -> Follows:
+    drafted = np.append(decodes.slots[1:] == decodes.slots[:-1], False)
+    return Follows(drafted, np.roll(decodes.tokens, -1))
 
 
 def _decoded(decodes: _Decodes) -> _Segments:

@@ -21,13 +21,11 @@ if TYPE_CHECKING:
 
 
 class HostPool:
-    """`slots`: places for pages. `most`: pages that one plan copies each way. `worth`: copying a block back
-    is faster than computing it again; otherwise nothing is kept or fetched.
-    """
+    """`slots`: places for pages. `most`: pages that one plan copies each way."""
 
     def __init__(self, slots: int, most: int) -> None:
         self.total = slots
-        self.worth = True
+        self._worth = True
         self.kept = self.fetched = 0  # pages, since the start
         self._most = most
         self._slots: OrderedDict[bytes, int] = OrderedDict()  # by hash, least recently used first
@@ -40,12 +38,17 @@ class HostPool:
     def used(self) -> int:
         return len(self._slots)
 
+    def weigh(self, copied_s: float, computed_s: float) -> None:
+        """From now on, keep and fetch pages only if a block is copied back faster than computed again (0:
+        unknown)."""
+        self._worth = not computed_s or copied_s < computed_s
+
     def keep(self, block: int, block_hash: bytes) -> None:
         """Keep the page of a block that is about to be reused, if there is a place for it."""
         if block_hash in self._slots:
             self._slots.move_to_end(block_hash)
             return
-        if not self.worth or len(self._outs) >= self._most:
+        if not self._worth or len(self._outs) >= self._most:
             return
         slot = self._place()
         if slot is not None:
@@ -57,7 +60,7 @@ class HostPool:
     def fetch(self, chain: Sequence[bytes]) -> list[int]:
         """The slots of the pages of a hash chain's prefix; each must be passed to `bring`."""
         slots: list[int] = []
-        if not self.worth:
+        if not self._worth:
             return slots
         for block_hash in chain[: self._most - len(self._ins)]:
             slot = self._slots.get(block_hash)

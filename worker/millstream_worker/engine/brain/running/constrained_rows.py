@@ -8,7 +8,7 @@ import numpy as np
 
 from millstream_worker.engine.brain.batch.batch import Batch
 from millstream_worker.engine.brain.batch.plan import TokenMasks
-from millstream_worker.engine.brain.batch.planner import LAST, REFUSED, Launch
+from millstream_worker.engine.brain.batch.planner import Launch
 from millstream_worker.engine.brain.batch.rows import Row, RowState
 from millstream_worker.engine.grammars.limited_matcher import RowMatcher
 
@@ -26,10 +26,11 @@ class ConstrainedRows:
         """True if any sample of the launch has a matcher."""
         return bool(self._batch.constrained[launch.sample_slots].any())
 
-    def masks(self, launch: Launch) -> TokenMasks:
-        """Returns the tokens that the launch may sample. The samples of all earlier launches are in the rows'
-        outputs.
+    def masks(self, launch: Launch) -> tuple[TokenMasks, frozenset[int]]:
+        """Returns the tokens that the launch may sample, and the segments after which a draft token is not to
+        be accepted. The samples of all earlier launches are in the rows' outputs.
         """
+        refused = set()
         indices = [index for index, row in enumerate(launch.rows) if row.matcher and row.lives]
         bits = np.empty((len(indices), self._words), np.int32)
         begin, size = bits.ctypes.data, bits.strides[0]  # asked for once: it takes as long as a row's mask
@@ -39,16 +40,16 @@ class ConstrainedRows:
             matcher = ahead or launch.rows[index].matcher
             assert matcher is not None, f"row {launch.rows[index].handle} has no matcher"
             matcher.fill(bits[place], begin + place * size)
-            if follows is None or index >= len(follows):
+            if follows is None or index >= len(follows.tokens):
                 continue
             if ahead is not None and ahead.failure is not None:
-                follows[index - 1] = REFUSED  # the row finds out by itself, if it comes there
-            if follows[index] == LAST:
-                ahead = None
-            else:
+                refused.add(index - 1)  # the row finds out by itself, if it comes there
+            if follows.drafted[index]:
                 ahead = ahead or matcher.copy()
-                ahead.consume([int(follows[index])])
-        return TokenMasks(np.array(indices, np.int32), bits)
+                ahead.consume([int(follows.tokens[index])])
+            else:
+                ahead = None
+        return TokenMasks(np.array(indices, np.int32), bits), frozenset(refused)
 
     def append_forced(self, launch: Launch, ended: list[tuple[Row, str]]) -> list[tuple[Row, list[int]]]:
         """Appends the tokens that grammars force after a settled launch, to rows that are not in `ended`;

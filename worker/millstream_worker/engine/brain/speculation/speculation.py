@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from millstream_worker.engine.brain.batch.plan import Sampled
-from millstream_worker.engine.brain.batch.planner import LAST, Drafts, Launch, Selection
+from millstream_worker.engine.brain.batch.planner import Drafts, Launch, Selection
 from millstream_worker.engine.brain.batch.rows import Row
 from millstream_worker.engine.brain.running.running_rows import RunningRows
 from millstream_worker.engine.brain.speculation.step_costs import StepCosts
@@ -70,7 +70,7 @@ class Speculation:
         """Returns a Step's `drafts`. `handles`: those of the verified launch's samples that are output."""
         if launch.follows is None:
             return []
-        drafted = Counter(launch.rows[index].handle for index in np.flatnonzero(launch.follows != LAST))
+        drafted = Counter(launch.rows[index].handle for index in np.flatnonzero(launch.follows.drafted))
         right, given = Counter(row.handle for row in verified.rows), Counter(handles)
         drafts = [
             (handle, tokens, min(right[handle] - 1, given[handle])) for handle, tokens in drafted.items()

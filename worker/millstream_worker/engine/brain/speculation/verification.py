@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from millstream_worker.engine.brain.batch.plan import Int32, Sampled
-from millstream_worker.engine.brain.batch.planner import LAST, Launch
+from millstream_worker.engine.brain.batch.planner import Follows, Launch
 
 
 def accepted(launch: Launch, sampled: Sampled) -> tuple[Launch, Sampled]:
@@ -19,12 +19,12 @@ def accepted(launch: Launch, sampled: Sampled) -> tuple[Launch, Sampled]:
     entry for each row, `rows` and the samples one for each token that counts.
     """
     assert launch.follows is not None, "a launch without draft tokens"
-    count = len(launch.follows)
+    count = len(launch.follows.tokens)
     counts = np.ones(len(sampled.tokens), np.bool_)
     counts[:count] = _counted(launch.follows, sampled.tokens[:count])
     ends = np.ones(len(launch.slots), np.bool_)
     ends[:count] = counts[:count]
-    ends[: count - 1] &= ~(counts[1:count] & (launch.follows[:-1] != LAST))
+    ends[: count - 1] &= ~(counts[1:count] & launch.follows.drafted[:-1])
     kept = np.flatnonzero(counts)
     places = {int(index): place for place, index in enumerate(kept)}
     return (
@@ -45,9 +45,10 @@ def accepted(launch: Launch, sampled: Sampled) -> tuple[Launch, Sampled]:
     )
 
 
-def _counted(follows: Int32, tokens: Int32) -> NDArray[np.bool_]:
+def _counted(follows: Follows, tokens: Int32) -> NDArray[np.bool_]:
     """Returns a mask [E] of the decode segments whose input is the text that the row has."""
-    counting = np.ones(len(follows), np.bool_)
-    for index in np.flatnonzero(follows != LAST).tolist():
-        counting[index + 1] = counting[index] and tokens[index] == follows[index]
+    right = (tokens == follows.tokens).tolist()
+    counting = np.ones(len(right), np.bool_)
+    for index in np.flatnonzero(follows.drafted).tolist():
+        counting[index + 1] = counting[index] and right[index] and index not in follows.refused
     return counting

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from millstream_worker.engine.protocol.frames import Tried
 from millstream_worker.engine.runner.device import torch_internals
-from millstream_worker.engine.runner.device.gpu import settle
+from millstream_worker.engine.runner.device.transfer import settle
 from millstream_worker.engine.runner.linear.quantized_layers import without_rounding
 from millstream_worker.engine.runner.model.load import LoadedModel, occupy
 from millstream_worker.engine.runner.self_check.deviation import compare_logits
@@ -33,6 +33,7 @@ _LARGE = 4099  # and of one in which kernels of large steps have whole tiles and
 COMBINED = "inductor with combo kernels"  # several operations in one launch
 
 Backend = str | Callable[..., Any]
+Expected = Mapping[int, Mapping[str, Tensor]]  # answers [_LOGITS, size] by tokens, then heads
 
 
 class CannotCompile(Exception):
@@ -53,7 +54,7 @@ def compile_model(
     afterwards. `mark` is called as it gets on. A process has one compiled model. Of the `backends` (by
     default torch's own for the device), each with less that can fail, the first whose code is right is taken;
     `fall_back` gets the reason if that is not the first. The code is checked with a large step of up to
-    `most_tokens` tokens, too; 0: with none. Returns the logits' largest deviation from the plain model's.
+    `most_tokens` tokens, too; 0: with none. Returns the answers' largest deviation from the plain model's.
     Raises CannotCompile."""
     begun, layers = time.perf_counter(), loaded.anatomy.layers
     if layers is None:
@@ -85,14 +86,14 @@ def compile_model(
 
 def _restore_plain(loaded: LoadedModel) -> None:
     """Have the model computed by its own code again. Its attention modules stay connected."""
-    loaded.logits.restore()
+    loaded.heads.restore()
     body = loaded.anatomy.body
     for module in (*(loaded.anatomy.layers or ()), *([body.module] if body else [])):
         vars(module).pop("forward", None)
 
 
-def _expected(loaded: LoadedModel, most_tokens: int) -> dict[int, Tensor]:
-    """The plain model's logits by the token counts that are checked; all are odd but 2."""
+def _expected(loaded: LoadedModel, most_tokens: int) -> dict[int, dict[str, Tensor]]:
+    """The plain heads' answers by the token counts that are checked; all are odd but 2."""
     expected = {tokens: _run_step(loaded, tokens) for tokens in _CHECKED}
     if most_tokens > _TOKENS:
         large = min(_LARGE, (most_tokens - 1) | 1)
@@ -105,7 +106,7 @@ def _compile_first_right(
     loaded: LoadedModel,
     layers: Sequence[nn.Module],
     backends: Sequence[Backend],
-    expected: Mapping[int, Tensor],
+    expected: Expected,
     fall_back: Callable[[str], None],
 ) -> float:
     """Returns the deviation. Raises what the last backend raises."""
@@ -126,9 +127,7 @@ def _compile_first_right(
     return worst
 
 
-def _compile(
-    loaded: LoadedModel, layers: Sequence[nn.Module], backend: Backend, expected: Mapping[int, Tensor]
-) -> float:
+def _compile(loaded: LoadedModel, layers: Sequence[nn.Module], backend: Backend, expected: Expected) -> float:
     """Returns the deviation. Raises Mismatch, or what the compiler raises."""
     torch.compiler.reset()
     torch.compiler.set_stance("default")
@@ -149,11 +148,11 @@ def _share_code(layers: Sequence[nn.Module]) -> None:
 
 
 def _install(loaded: LoadedModel, backend: Backend) -> Sequence[int]:
-    """All of the model on the CPU; on a GPU its body, which CUDA graphs record by itself. Returns the token
-    counts to compile for."""
+    """The body with each head on the CPU; on a GPU the body, which CUDA graphs record by itself. Returns the
+    token counts to compile for."""
     body = loaded.anatomy.body
     if loaded.device.type == "cpu" or body is None:
-        loaded.logits.compile(lambda function: _compiled(function, loaded.device, backend))
+        loaded.heads.compile(lambda function: _compiled(function, loaded.device, backend))
         return (_TOKENS,)
     body.module.forward = _compiled(body.module.forward, loaded.device, backend)
     return _TOKENS, 1
@@ -169,17 +168,17 @@ def _compiled(function: Callable[..., Any], device: torch.device, backend: Backe
 
 
 @torch.inference_mode()
-def _run_step(loaded: LoadedModel, tokens: int) -> Tensor:
-    """Returns logits [_LOGITS, vocabulary]. Inputs are of a step's types: the guards of the code would not
-    hold for a step otherwise."""
+def _run_step(loaded: LoadedModel, tokens: int) -> dict[str, Tensor]:
+    """Returns answers [_LOGITS, size] by heads. Inputs are of a step's types: the guards of the code would
+    not hold for a step otherwise."""
     positions = torch.arange(tokens, device=loaded.model.device)
     wanted = torch.arange(_LOGITS, device=loaded.model.device) % tokens
     places = positions % loaded.context_length
-    return loaded.logits(positions * 7919 % loaded.vocab_size, places, wanted).clone()
+    given = positions * 7919 % loaded.vocab_size, places, wanted
+    return {name: loaded.heads(name, *given).clone() for name in loaded.heads.names}
 
 
-def _checked(loaded: LoadedModel, tokens: int, expected: Tensor) -> float:
+def _checked(loaded: LoadedModel, tokens: int, expected: Mapping[str, Tensor]) -> float:
     """Returns the deviation. Raises Mismatch."""
-    return compare_logits(
-        _run_step(loaded, tokens), expected, f"a compiled step of {tokens} tokens", loaded.dtype
-    )
+    found, what = _run_step(loaded, tokens), f"a compiled step of {tokens} tokens"
+    return max(compare_logits(found[name], want, what, loaded.dtype) for name, want in expected.items())

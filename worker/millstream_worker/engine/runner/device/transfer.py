@@ -55,6 +55,12 @@ def to_host(tensor: Tensor) -> Tensor:
     return host.copy_(tensor, non_blocking=True)
 
 
+def settle(device: torch.device) -> None:
+    """Waits for a GPU. Raises its fault, if there is one: after that only another process can use it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """A vector of an `Arena`."""

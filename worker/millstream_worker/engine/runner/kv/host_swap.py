@@ -18,11 +18,10 @@ import torch
 from millstream_worker.engine.brain.batch.plan import Int32, Plan
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.sizes import size_bytes
-from millstream_worker.engine.runner.device.gpu import settle
-from millstream_worker.engine.runner.kv.pool_size import GIB, free_bytes
+from millstream_worker.engine.runner.device.transfer import settle
+from millstream_worker.engine.runner.kv.pool_size import GIB
 from millstream_worker.engine.runner.kv.storage import KVStorage
 
-_HOST = torch.device("cpu")
 _MEASURED = 16  # pages
 _AUTO_SHARE, _AUTO_MOST = 0.25, 8 * GIB  # of the free memory, on CUDA; the memory is not ours alone
 
@@ -52,15 +51,15 @@ def copied_blocks(config: EngineConfig) -> int:
     return config.max_step_tokens // config.block_size + config.max_rows
 
 
-def copy_bytes(config: EngineConfig, bytes_per_block: int, device: torch.device) -> int:
+def copy_bytes(config: EngineConfig, pages: int, bytes_per_block: int) -> int:
     """Returns the bytes that those copies hold on the device while they cross."""
-    pages = host_pages(config.host_swap, bytes_per_block, device, free_bytes(_HOST))
     return 2 * min(copied_blocks(config), pages) * bytes_per_block
 
 
-def open_swap(config: EngineConfig, storage: KVStorage, report: Callable[[str], None]) -> HostSwap | None:
-    """Returns the host memory that the configuration allows, if any. Raises ValueError."""
-    pages = host_pages(config.host_swap, storage.bytes_per_block, storage.device, free_bytes(_HOST))
+def open_swap(
+    config: EngineConfig, pages: int, storage: KVStorage, report: Callable[[str], None]
+) -> HostSwap | None:
+    """Returns host memory for so many blocks, if any. Raises ValueError."""
     if not pages:
         return None
     try:

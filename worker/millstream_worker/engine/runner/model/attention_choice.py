@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from millstream_worker.engine.protocol.config import cache_folder
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
-from millstream_worker.engine.runner.device.gpu import Gpu
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.native.build import build
 from millstream_worker.engine.runner.native.compiler import CannotBuild
 from millstream_worker.engine.runner.native.library import ENTRIES, Library
 
-NAMES = ("auto", "torch", "native", "triton")
+if TYPE_CHECKING:
+    from millstream_worker.engine.runner.gpu.gpu import Gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,6 @@ def choose(
     """Returns the backend for what was asked ("auto" or a name), with keys and values of `dtype`. ValueError
     if it cannot run here. What is compiled is kept in `cache_dir` ("": ~/.cache/millstream); that is told to
     `report`, and `mark` is called meanwhile."""
-    if name not in NAMES:
-        raise ValueError(f"attention is {name!r}; it must be one of {', '.join(NAMES)}")
     if name == "auto" and gpu is not None and not gpu.runs_our_kernels:
         reason = "plain PyTorch: the kernels need compute capability 8.0, this GPU has {}.{}"
         return AttentionChoice("torch", reason.format(*gpu.capability), TorchAttention, fallback=True)
@@ -88,7 +87,7 @@ def _on_the_cpu(name: str, dtype: torch.dtype, library_built: Callable[[], Libra
 
 
 def _triton(storage: KVStorage) -> AttentionBackend:
-    from millstream_worker.engine.runner.attention.triton.triton_backend import (
+    from millstream_worker.engine.runner.gpu.attention.triton_backend import (
         TritonAttention,  # needs triton
     )
 

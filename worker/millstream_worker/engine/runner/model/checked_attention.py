@@ -9,7 +9,7 @@ import torch
 
 from millstream_worker.engine.protocol.frames import Tried
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
-from millstream_worker.engine.runner.device.gpu import settle
+from millstream_worker.engine.runner.device.transfer import settle
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.self_check.attention_check import check_attention
 from millstream_worker.engine.runner.self_check.attention_steps import CONTEXTS, SHORT_CONTEXTS

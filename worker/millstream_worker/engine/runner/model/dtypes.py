@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
-from millstream_worker.engine.runner.device.gpu import Gpu
 from millstream_worker.engine.runner.device.torch_internals import multiplies_bfloat16
+
+if TYPE_CHECKING:
+    from millstream_worker.engine.runner.gpu.gpu import Gpu
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -19,7 +19,6 @@ from transformers import AttentionInterface, PreTrainedModel
 from millstream_worker.engine.protocol.frames import LoadStep
 from millstream_worker.engine.runner.attention.custom_op import Attention, attend, register
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
-from millstream_worker.engine.runner.device.gpu import Gpu
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec, kv_name
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.linear.fused import fuse
@@ -33,12 +32,14 @@ from millstream_worker.engine.runner.model.anatomy import Anatomy, observe
 from millstream_worker.engine.runner.model.attention_choice import choose
 from millstream_worker.engine.runner.model.dtypes import check_weights
 from millstream_worker.engine.runner.model.kv_choice import in_format
-from millstream_worker.engine.runner.model.logits import LogitsFunction
+from millstream_worker.engine.runner.model.model_heads import ModelHeads
 from millstream_worker.engine.runner.model.packed_model import load_packed
 from millstream_worker.engine.runner.model.weights import check_finite, end_ids, load_config, load_weights
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.quantization.packed import is_packed
-from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
+
+if TYPE_CHECKING:
+    from millstream_worker.engine.runner.gpu.gpu import Gpu
 
 ATTENTION = "millstream"  # our name among transformers' attention functions
 _SLOT = "paged_attention"  # the attribute through which an attention module finds its layer
@@ -50,8 +51,8 @@ class LoadedModel:
     """A model on its device, and the facts about it that the engine asks for."""
 
     model: PreTrainedModel
-    logits: LogitsFunction  # of the model
     anatomy: Anatomy
+    heads: ModelHeads  # with its body
     architecture: str
     attention: str  # backend: torch | native | triton
     attend_over: Callable[[KVStorage], AttentionBackend]  # makes the backend
@@ -65,7 +66,6 @@ class LoadedModel:
     device: torch.device
     notes: tuple[str, ...] = ()  # what the operator should know
     fallbacks: tuple[str, ...] = ()  # those of the notes that say what is slower than it could be
-    draws: TritonDraws | None = None  # samples on a GPU
 
     @property
     def layer_specs(self) -> tuple[LayerSpec, ...]:
@@ -140,8 +140,8 @@ def load_model(
     attention_line = f"attention: {chosen.reason}"
     return LoadedModel(
         model=model,
-        logits=LogitsFunction(model),
         anatomy=anatomy,
+        heads=ModelHeads(model, anatomy),
         architecture=type(model).__name__,
         attention=chosen.name,
         attend_over=chosen.build,

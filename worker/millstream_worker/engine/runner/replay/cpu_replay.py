@@ -19,7 +19,7 @@ from torch import Tensor
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.native.native_backend import NativeAttention
 from millstream_worker.engine.runner.forward import Eager, Forward
-from millstream_worker.engine.runner.model.logits import FEWEST
+from millstream_worker.engine.runner.model.model_heads import FEWEST
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.replay.call_recorder import CallRecorder, CannotReplay
 from millstream_worker.engine.runner.replay.workspace import Workspace
@@ -33,6 +33,8 @@ _PASSED = 2  # steps of a size before one is recorded, as some come once
 _MARKED = 512  # calls, the layers of most models, between which progress is marked and the threads' team ends
 _OFF = "CPU replay is off"  # in the log
 
+Key = tuple[str, tuple[int, int]]  # a step's head, and its size
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedStep:
@@ -40,8 +42,8 @@ class RecordedStep:
 
     tokens: NDArray[np.int64]  # [T]
     positions: NDArray[np.int64]  # [T]
-    wanted: NDArray[np.int64]  # [L] the places whose logits are
-    logits: Tensor  # [L, vocabulary]
+    wanted: NDArray[np.int64]  # [L] the places that the head answers for
+    answer: Tensor  # [L, size]
     calls: NDArray[np.int64]
 
     @property
@@ -116,33 +118,34 @@ class CpuReplay:
         except MemoryError as error:
             raise CannotReplay(str(error)) from error
         self._lasting = [*loaded.model.parameters(), *loaded.model.buffers()]
-        self._seen: Counter[tuple[int, int]] = Counter()  # steps of a size
-        self._steps: dict[tuple[int, int], RecordedStep] = {}
+        self._seen: Counter[Key] = Counter()
+        self._steps: dict[Key, RecordedStep] = {}
         self._compared: set[tuple[int, ...]] = set()  # functions of steps that answered what they should
-        self._unproved: set[tuple[int, int]] = set()  # sizes of recorded steps
+        self._unproved: set[Key] = set()  # of recorded steps
 
     def run(self, plan: Plan) -> Tensor:
-        logits = self.replay(plan)
-        return self.eager.run(plan) if logits is None else logits
+        answer = self.replay(plan)
+        return self.eager.run(plan) if answer is None else answer
 
     def replay(self, plan: Plan) -> Tensor | None:
-        """Returns logits [L, vocabulary], in place until the next step; None for a step that is not of
-        ours."""
+        """Returns the answer [L, size] of the plan's head, in place until the next step; None for a step that
+        is not of ours."""
         size = recorded_size(plan)
         if size[0] > self._most_tokens or size[1] > MOST_LOGITS or plan.from_device.any():
             return None
-        step = self._steps.get(size)
+        key = plan.head, size
+        step = self._steps.get(key)
         if step is None:
-            self._seen[size] += 1
-            return self._record(plan, size) if self._seen[size] > _PASSED else None
-        if size in self._unproved:
+            self._seen[key] += 1
+            return self._record(plan, size) if self._seen[key] > _PASSED else None
+        if key in self._unproved:
             return self._prove(plan, step)
         return self._replay(plan, step)
 
     def _replay(self, plan: Plan, step: RecordedStep) -> Tensor | None:
         self._insert(plan, step)
         complete = replay_calls(self._library, step, self._mark)
-        return step.logits[: len(plan.logit_indices)] if complete else None
+        return step.answer[: len(plan.logit_indices)] if complete else None
 
     def _insert(self, plan: Plan, step: RecordedStep) -> None:
         """Fills in the plan's inputs. Places beyond them keep an earlier step's: valid, and of no effect."""
@@ -161,10 +164,11 @@ class CpuReplay:
         except Exception as error:  # noqa: BLE001 - CannotReplay, or of names that torch does not promise
             self._end(error)
             return None
-        self._steps[size] = step
+        key = plan.head, size
+        self._steps[key] = step
         if step.functions not in self._compared:
-            self._unproved.add(size)
-        return step.logits[: len(plan.logit_indices)]
+            self._unproved.add(key)
+        return step.answer[: len(plan.logit_indices)]
 
     def _prove(self, plan: Plan, step: RecordedStep) -> Tensor | None:
         """Computes the step, and replays it. The recorded inputs again would prove little."""
@@ -173,13 +177,13 @@ class CpuReplay:
         if recorded == (step.tokens.tobytes(), step.positions.tobytes()):
             return None
         try:
-            self._compare(step)
+            self._compare(plan.head, step)
         except Exception as error:  # noqa: BLE001 - CannotReplay, or of the model
             self._end(error)
             return None
         self._compared.add(step.functions)
-        self._unproved = {size for size in self._unproved if self._steps[size].functions != step.functions}
-        return step.logits[: len(plan.logit_indices)]
+        self._unproved = {key for key in self._unproved if self._steps[key].functions != step.functions}
+        return step.answer[: len(plan.logit_indices)]
 
     def _end(self, error: Exception) -> None:
         self._most_tokens = 0
@@ -197,18 +201,18 @@ class CpuReplay:
             self._workspace, (*self._lasting, *inputs), self._library.replayed_arguments
         )
         with recorder.record(), _threads(self._threads):  # calls keep the number
-            logits = self._loaded.logits(*inputs)
-        if not self._workspace.holds(logits):
-            raise CannotReplay("the logits are not ours")
-        return RecordedStep(tokens, positions, wanted, logits, recorder.calls)
+            answer = self._loaded.heads(plan.head, *inputs)
+        if not self._workspace.holds(answer):
+            raise CannotReplay(f"the {plan.head} are not ours")
+        return RecordedStep(tokens, positions, wanted, answer, recorder.calls)
 
-    def _compare(self, step: RecordedStep) -> None:
+    def _compare(self, head: str, step: RecordedStep) -> None:
         """In both ways, with nothing left of the recording: what was not recorded would be missing."""
         with _threads(self._threads):  # fewer would round otherwise
-            expected = self._loaded.logits(*step.inputs).contiguous()
+            expected = self._loaded.heads(head, *step.inputs).contiguous()
         self._workspace.spoil()
         complete = replay_calls(self._library, step)
-        if not complete or not torch.equal(step.logits.view(torch.uint8), expected.view(torch.uint8)):
+        if not complete or not torch.equal(step.answer.view(torch.uint8), expected.view(torch.uint8)):
             raise CannotReplay("a replayed step has another answer")
 
 

@@ -13,7 +13,7 @@ import torch
 
 from millstream_worker.engine.brain.batch.plan import Plan, packed_plan
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
-from millstream_worker.engine.runner.device.gpu import settle
+from millstream_worker.engine.runner.device.transfer import settle
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.self_check.attention_check import random_inputs

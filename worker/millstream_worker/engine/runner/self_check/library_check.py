@@ -13,7 +13,7 @@ from millstream_worker.engine.runner.linear.quantized_layers import QuantizedLin
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.quantization.codes import pack
 from millstream_worker.engine.runner.quantization.weight_codes import GROUP
-from millstream_worker.engine.runner.sampling.greedy import NativeGreedy
+from millstream_worker.engine.runner.sampling.native_chooser import NativeGreedy
 from millstream_worker.engine.runner.self_check.deviation import TOLERANCE, Mismatch, compare
 
 _LINEAR = ((1, 48, 80), (7, 600, 130), (300, 1030, 200))  # rows, inputs, outputs
@@ -76,7 +76,7 @@ def _check_most_likely(library: Library) -> None:
         values = logits.float().numpy()
         want = values.argmax(-1)  # of the first NaN, where there is one
         non_finite = ~np.isfinite(values[np.arange(len(want)), want])
-        tokens, unsound = NativeGreedy(library, len(values)).most_likely(logits)
+        tokens, unsound = NativeGreedy(library).most_likely(logits)
         if not (
             np.array_equal(unsound, non_finite) and np.array_equal(tokens, np.where(non_finite, 0, want))
         ):

@@ -1,0 +1,63 @@
+"""Divides the device's memory between the steps and the KV pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from millstream_worker.engine.batch_limits import fit_limits
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.runner.kv.host_swap import copy_bytes, host_pages
+from millstream_worker.engine.runner.kv.pool_size import free_bytes, pool_blocks
+from millstream_worker.engine.runner.kv.storage import bytes_per_block
+from millstream_worker.engine.runner.model.load import LoadedModel
+from millstream_worker.engine.runner.profiling import step_needs
+from millstream_worker.engine.runner.replay.cpu_replay import workspace_bytes
+from millstream_worker.engine.runner.sampling.chooser import Chooser
+
+
+@dataclass(frozen=True, slots=True)
+class FittedMemory:
+    config: EngineConfig  # with the limits of a batch
+    blocks: int  # of the KV pool
+    step_bytes: int  # for the largest step, computed from Python
+    host_pages: int  # blocks in host memory
+    context_length: int  # most tokens of a row
+
+
+def fit_memory(
+    config: EngineConfig,
+    loaded: LoadedModel,
+    chooser: Chooser,
+    *,
+    records: bool,
+    report: Callable[[str], None],
+    mark: Callable[[], None],
+) -> FittedMemory:
+    """Returns the largest pool beside which as much memory is left as steps need: twice that where they are
+    recorded, as these compute in memory of their own. Raises BadKVMemory."""
+    device, step_bytes = loaded.device, 0
+    block_bytes = bytes_per_block(loaded.layer_specs, config.block_size, loaded.dtype)
+    pages = host_pages(config.host_swap, block_bytes, device, free_bytes(torch.device("cpu")))
+
+    def blocks_beside(config: EngineConfig) -> int:
+        nonlocal step_bytes
+        step_bytes = step_needs(
+            loaded,
+            chooser,
+            tokens=config.max_step_tokens,
+            rows=min(config.max_rows, config.max_step_tokens),
+            block_size=config.block_size,
+            report=report,
+            mark=mark,
+        )
+        aside = step_bytes * (2 if records else 1) + copy_bytes(config, pages, block_bytes)
+        if device.type == "cpu" and config.compile_model != "off":
+            aside += workspace_bytes(loaded.vocab_size)
+        return pool_blocks(config.kv_memory, block_bytes, device, free=free_bytes(device), aside=aside)
+
+    config, blocks = fit_limits(config, device.type, blocks_beside)
+    longest = min(loaded.context_length, config.max_context or loaded.context_length)
+    return FittedMemory(config, blocks, step_bytes, pages, longest)

@@ -1,0 +1,1 @@
+"""Computes on GPUs alone: imported by choosers only, which a test names."""

@@ -1,0 +1,1 @@
+"""Kernels that mask and draw."""

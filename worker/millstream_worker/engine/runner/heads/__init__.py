@@ -1,0 +1,1 @@
+"""Maps hidden states to what is asked of a step."""
