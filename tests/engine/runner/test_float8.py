@@ -13,6 +13,8 @@ from support.engine.whole_engine import engine_on
 from support.models.checkpoints import logits, plain
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.pytorch_utils import Conv1D
 
 from millstream_worker.engine.process import CannotLoad
@@ -22,6 +24,7 @@ from millstream_worker.engine.runner.linear.float8_layers import Float8Linear, q
 from millstream_worker.engine.runner.linear.fused import fuse
 from millstream_worker.engine.runner.linear.replace import replace_linear_layers, weight_bytes, weight_count
 from millstream_worker.engine.runner.model.dtypes import check_weights
+from millstream_worker.engine.runner.self_check.deviation import Mismatch, compare_logits
 from millstream_worker.engine.runner.self_check.findings import Findings
 from millstream_worker.engine.runner.self_check.product_check import check_products
 
@@ -72,6 +75,42 @@ def test_a_row_does_not_depend_on_others() -> None:
     assert together[7].eq(0).all()
     assert not together[[8, 9]].isfinite().any()
     assert torch.equal(together[sound], layer(rows[sound]))
+
+
+@torch.inference_mode()
+def test_a_transposed_weight_is_laid_out_as_others() -> None:
+    model = nn.ModuleList([Conv1D(48, 32), nn.Linear(32, 48)]).bfloat16()
+    replace_linear_layers(model, None, "fp8")
+    assert {(one.codes.shape, one.codes.stride()) for one in model} == {((48, 32), (32, 1))}
+
+
+def test_a_layer_that_stays_is_told_once() -> None:
+    model = nn.ModuleDict({name: nn.Linear(32, 17) for name in "qkv"})
+    fuse(model, [("q", "k", "v")])
+    _, *kept = replace_linear_layers(model, None, "fp8")
+    assert kept == ["not in 8 bits: q.joint.weight: [51, 32] is not divisible by 16"]
+
+
+@torch.inference_mode()
+def test_logits_of_equal_models_are_close_enough() -> None:
+    """Rounding that differs in the last bit of bfloat16 moves codes; another model is far away."""
+    torch.manual_seed(0)
+    shape = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 12, "vocab_size": 512}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.06}
+    model = LlamaForCausalLM(LlamaConfig(**shape, **heads)).bfloat16().eval()
+    replace_linear_layers(model, None, "fp8", model.get_input_embeddings(), model.lm_head)
+    tokens = torch.arange(60)[None]
+    want = model(tokens).logits[0]
+    norms = [module for module in model.modules() if isinstance(module, LlamaRMSNorm)]
+    hooks = [norm.register_forward_hook(lambda *call: call[2] * (1 + 2**-8)) for norm in norms[:-1]]
+    off = compare_logits(model(tokens).logits[0], want, "it", float8_layers.FORMAT)
+    assert off > 0
+    for hook in hooks:
+        hook.remove()
+    for norm in norms[:-1]:
+        norm.weight.neg_()
+    with pytest.raises(Mismatch):
+        compare_logits(model(tokens).logits[0], want, "it", float8_layers.FORMAT)
 
 
 @torch.inference_mode()

@@ -181,4 +181,4 @@ def _run_step(loaded: LoadedModel, tokens: int) -> dict[str, Tensor]:
 def _checked(loaded: LoadedModel, tokens: int, expected: Mapping[str, Tensor]) -> float:
     """Returns the deviation. Raises Mismatch."""
     found, what = _run_step(loaded, tokens), f"a compiled step of {tokens} tokens"
-    return max(compare_logits(found[name], want, what, loaded.dtype) for name, want in expected.items())
+    return max(compare_logits(found[name], want, what, loaded.rounded_to) for name, want in expected.items())

@@ -13,13 +13,14 @@ def exchange(model: nn.Module, replacement: Replacement) -> None:
     """Exchange each module for which `replacement`, given its name and itself, returns another: one after the
     other, and once where several parents hold it. Its weight is freed unless others (a tied embedding) hold
     it, too."""
-    exchanged: dict[nn.Module, nn.Module] = {}
+    exchanged: dict[nn.Module, nn.Module | None] = {}
     for place, parent in list(model.named_modules()):
         for name, module in list(parent.named_children()):
-            found = exchanged.get(module) or replacement(f"{place}.{name}".removeprefix("."), module)
+            if module not in exchanged:
+                exchanged[module] = replacement(f"{place}.{name}".removeprefix("."), module)
+            found = exchanged[module]
             if found is not None:
-                exchanged[module] = found.train(module.training)
-                setattr(parent, name, found)
+                setattr(parent, name, found.train(module.training))
                 module._parameters.pop("weight", None)  # the module itself lives on in `exchanged`
 
 

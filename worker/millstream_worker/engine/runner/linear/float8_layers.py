@@ -32,7 +32,7 @@ class Float8Linear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        codes, scales = quantized(weight)
+        codes, scales = quantized(weight.contiguous())
         self.register_buffer("codes", codes)
         self.register_buffer("scales", scales.t().contiguous())
         self.bias = bias
@@ -86,7 +86,7 @@ def quantize_layers_to_float8(
 
 
 def _product(rows: Tensor, row_scales: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
-    by_row = ScalingType.RowWise
+    rows, by_row = rows.contiguous(), ScalingType.RowWise
     answer: Tensor = scaled_mm(
         rows, weight.t(), row_scales, by_row, scales, by_row, output_dtype=torch.bfloat16, use_fast_accum=True
     )

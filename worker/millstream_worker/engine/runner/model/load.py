@@ -73,6 +73,11 @@ class LoadedModel:
         return self.anatomy.layer_specs
 
     @property
+    def rounded_to(self) -> torch.dtype:
+        """Returns the type that rows are rounded to on their way through the layers."""
+        return torch.float8_e4m3fn if self.weights.startswith("fp8") else self.dtype
+
+    @property
     def kv_format(self) -> str:
         """Returns the format of keys and values: "bfloat16", "int8", or "int8+bfloat16" where layers
         differ."""

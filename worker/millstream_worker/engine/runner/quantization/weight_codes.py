@@ -11,6 +11,7 @@ from torch.nn import functional
 
 GROUP = 32  # inputs of an output that share a scale as a rule; codes are padded to whole groups
 SIDE_BY_SIDE = 4  # inputs
+_OUTPUTS = 1024  # dequantised at a time
 _MIDDLE = 8  # of codes of 4 bits: it stands for 0
 
 
@@ -25,10 +26,14 @@ class WeightCodes:
     inputs: int
 
     def dequantized(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Returns [outputs, inputs] on the device, which computes it."""
-        offsets = None if self.offsets is None else self.offsets.to(device)
-        weight = weights_of(self.codes.to(device), self.scales.to(device), offsets)
-        return weight[:, : self.inputs].to(dtype).contiguous()
+        """Returns [outputs, inputs] on the device, which computes it, some outputs at a time."""
+        weight = torch.empty(len(self.codes), self.inputs, dtype=dtype, device=device)
+        for first in range(0, len(weight), _OUTPUTS):
+            some = slice(first, first + _OUTPUTS)
+            offsets = None if self.offsets is None else self.offsets[some].to(device)
+            part = weights_of(self.codes[some].to(device), self.scales[some].to(device), offsets)
+            weight[some] = part[:, : self.inputs]
+        return weight
 
 
 def weight_codes(codes: Tensor, scales: Tensor, offsets: Tensor | None = None) -> WeightCodes:

@@ -51,9 +51,9 @@ def check_replay(
         if places.others() != others:
             raise Mismatch(f"{what} changes keys or values of other tokens")
         expected = eager.run(given)
-        found.append(compare_logits(logits, expected, what, eager.loaded.dtype))
+        found.append(compare_logits(logits, expected, what, eager.loaded.rounded_to))
         off = _off(stored, places.values())
-        if not off <= LOGITS_TOLERANCE[eager.loaded.dtype][1]:
+        if not off <= LOGITS_TOLERANCE[eager.loaded.rounded_to][1]:
             raise Mismatch(f"{what} stores other keys or values: off by {off:.2g} of the largest of a layer")
     return max(found, default=None)
 
