@@ -18,6 +18,7 @@ from support.commands import invoke
 from support.engine.brain import ask, rig_of
 from support.engine.planning import Segment, pack
 from support.engine.serving import logits_of, runner_of, serve
+from support.engine.whole_engine import run
 from support.gateway import gateway
 from support.models import checkpoints
 from support.servers.servers import Server
@@ -32,12 +33,14 @@ from millstream.wire.keys import Lane
 from millstream.wire.messages.job_messages import read_request
 from millstream.wire.state.heartbeat import SERVING, beat
 from millstream_worker.engine.assembly import build
+from millstream_worker.engine.assembly.sampling_choice import choose_sampling
 from millstream_worker.engine.process import CannotLoad
 from millstream_worker.engine.protocol import frames
 from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.model import support
 from millstream_worker.engine.runner.model.load import load_model
+from millstream_worker.engine.runner.self_check.findings import Findings
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.engine_queue import EngineQueue
@@ -153,6 +156,32 @@ def test_attention_is_checked_before_it_serves(
     monkeypatch.setattr(SlowAttention, "attend", lambda *given: right(*given) * 1.1)
     with pytest.raises(CannotLoad, match="attention 'slow' does not work here"):
         started(checkpoint("llama"), "--attention=slow")
+
+
+def test_sampling_by_a_chooser_gives_the_same_tokens(checkpoint: Callable[[str], Path]) -> None:
+    from millstream_worker.engine.runner.sampling.slow_chooser import (  # type: ignore[import-not-found]
+        SlowChooser,
+    )
+
+    requests = [EngineRequest(row, tuple(PROMPT), 8, SamplingSpec(temperature=row, seed=5)) for row in (0, 1)]
+    engines = [started(checkpoint("llama"), f"--attention={name}")[0] for name in ("torch", "slow")]
+    plain, slow = (run(engine, requests) for engine in engines)
+    assert plain == slow
+    folder, cpu = str(checkpoint("llama")), torch.device("cpu")
+    loaded = load_model(folder, dtype=torch.float32, device=cpu, attention="slow")
+    assert isinstance(choose_sampling(loaded, Findings(print)), SlowChooser)
+
+
+@torch.inference_mode()
+def test_a_head_answers_for_rows_of_a_step(checkpoint: Callable[[str], Path]) -> None:
+    loaded = load_model(str(checkpoint("llama")), dtype=torch.float32, device=torch.device("cpu"))
+    assert loaded.heads.names == ("logits", "mean")
+    runner, _ = runner_of(loaded, blocks=8, block_size=4)
+    rows = [Segment(0, PROMPT[:2], 0, [0]), Segment(1, PROMPT, 0, [1, 2])]
+    answer = logits_of(runner, replace(pack(rows, 4), head="mean"))
+    hidden = loaded.heads.body(torch.tensor(PROMPT[:2] + PROMPT), torch.tensor([0, 1, *range(6)]))
+    torch.testing.assert_close(answer, torch.stack([hidden[:2].mean(0), hidden[2:].mean(0)]))
+    assert logits_of(runner, pack(rows, 4)).shape == (2, loaded.vocab_size)
 
 
 def test_a_model_type_is_served_once_it_is_named(
