@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from millstream.gateway.redis.gateway_scripts import GATEWAY
 from millstream.wire.calls.scripts import PROTOCOL, script_paths
 from millstream.wire.messages.choices import Delta
 from millstream.wire.messages.job_messages import Request, Result
+from millstream.wire.state.heartbeat import Heartbeat
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "ops" / "pages" / "protocol.md").read_text("utf-8")
@@ -111,6 +113,11 @@ def test_all_fields_of_answers_stand_on_the_page(message: type[Delta | Result]) 
     fields = {name for part in (schema, *schema["$defs"].values()) for name in part.get("properties", ())}
     assert fields >= {"choices", "top", "token"}
     assert fields - words == set()
+
+
+def test_all_fields_of_heartbeats_stand_on_the_page() -> None:
+    part = PAGE.partition("\n## Versions\n")[2].partition("\n## ")[0]
+    assert {field.name for field in fields(Heartbeat)} - set(re.findall(r"`(\w+)`", part)) == set()
 
 
 def test_what_clients_should_agree_about_is_what_ours_sends() -> None:

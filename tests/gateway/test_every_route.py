@@ -20,6 +20,7 @@ from support.commands import invoke
 from support.forms import ANCHOR, FILE, PURPOSE, Part, form
 from support.forms import field as part
 from support.gateway import HELLO, Gateway
+from support.pages import ROOT
 from support.servers.servers import Server
 from support.workers.hand_worker import HandWorker
 
@@ -228,6 +229,13 @@ def test_each_route_and_each_field_has_a_line(tmp_path: Path) -> None:
     for endpoint in ApiEndpoint:
         told = {name.partition(".")[0] for name in TABLE[f"POST {endpoint}"].body}
         assert told >= names_of(Treatment.DONE, endpoint) | {*OF_GATEWAY}
+
+
+def test_each_route_stands_on_the_page(tmp_path: Path) -> None:
+    page = (ROOT / "ops" / "pages" / "gateway.md").read_text("utf-8")
+    table = page.partition("| Route ")[2].partition("|---|")[2].partition("\n\n")[0]
+    told = set(re.findall(r"`(?:[A-Z]+ )?(/[^`?]*)", table))
+    assert told == {route.partition(" ")[2] for route in known_routes(tmp_path)}
 
 
 @pytest.fixture

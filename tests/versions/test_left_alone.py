@@ -24,11 +24,13 @@ from millstream.wire.messages.job_messages import Request
 from millstream.wire.messages.record import read_job
 from millstream.wire.messages.script_replies import LaneEntry
 from millstream.wire.state.heartbeat import Heartbeat, beat
+from millstream.wire.versions import TAKEN, WIRE_VERSION
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.upkeep import LeaseTimes, Reclaimer
 
 SHARD = QueueKeys("default").shard(0)
+LATER = WIRE_VERSION + 1
 WAIT = "jobs of other versions wait for a worker that takes them; start one, or cancel them"
 
 
@@ -50,11 +52,11 @@ class Scanner:
         self.reclaimer = Reclaimer(consumer, Metrics(self.registry), LeaseTimes(1, 10), self.clock)
 
     async def leave(self, *job_ids: str, lane: Lane = Lane.BATCH) -> None:
-        """What the worker's intake does with jobs of version 6 that it has read."""
+        """What the worker's intake does with jobs of a later version that it has read."""
         self.desk.lane = lane
         await calls.run_many(
             self.desk.redis,
-            [self.desk.submitting(one, version=6, max_entries=10**6, max_bytes=10**6) for one in job_ids],
+            [self.desk.submitting(one, version=LATER, max_entries=10**6, max_bytes=10**6) for one in job_ids],
         )
         await self.give_back(await self.desk.take(10**6, max_bytes=10**9, owner="scanner"))
 
@@ -157,14 +159,15 @@ async def test_jobs_that_wait_in_vain_are_told_of_once_a_minute(scanner: Scanner
         for _ in range(5):
             await scanner.taken()
         [line] = lines
-        assert (line["event"], line["jobs"], line["versions"], line["taken_here"]) == (WAIT, 2, [6], "1 to 5")
+        assert (line["event"], line["jobs"], line["versions"]) == (WAIT, 2, [LATER])
+        assert line["taken_here"] == str(TAKEN)
         for _ in range(5):
             await scanner.taken()
         assert len(lines) == 2
 
 
 async def test_jobs_whose_workers_only_have_no_room_are_not_told_of(scanner: Scanner) -> None:
-    newer = Heartbeat("newer-1", model="tiny", version_min=1, version_max=6)
+    newer = Heartbeat("newer-1", model="tiny", version_min=1, version_max=LATER)
     await scanner.desk.redis.xgroup_createconsumer(scanner.desk.keys.lanes[0], GROUP, newer.name)
     await scanner.desk.run(beat(scanner.desk.keys, newer, ttl_ms=60_000))
     with structlog.testing.capture_logs() as lines:
@@ -189,7 +192,7 @@ async def test_each_worker_leaves_it_once(
             serving(server, model_name(tokenizer)) as other,
         ):
             payload = codec.encode(Request(prompt="w1"))
-            await Desk(redis_client, SHARD).submit("0-newer", version=6, payload=payload)
+            await Desk(redis_client, SHARD).submit("0-newer", version=LATER, payload=payload)
             await until(
                 lambda: one.metric("jobs_of_other_versions") == other.metric("jobs_of_other_versions") == 1
             )
@@ -203,6 +206,6 @@ async def test_each_worker_leaves_it_once(
         assert released == 2
     record = await read_job(redis_client, SHARD, "0-newer")
     assert record is not None
-    assert (record.state, record.attempt, record.died, record.version) == ("queued", 0, 0, 6)
+    assert (record.state, record.attempt, record.died, record.version) == ("queued", 0, 0, LATER)
     [entry] = await calls.scan_pending(redis_client, SHARD, lane="batch", start="-", count=9)
     assert (entry.owner, entry.deliveries) == (RELEASED, 0)

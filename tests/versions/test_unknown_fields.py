@@ -26,9 +26,10 @@ from millstream.wire.messages.record import read_job
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.state.heartbeat import Heartbeat
 from millstream.wire.state.queue_info import QueueInfo, open_queue, read_queue
-from millstream.wire.versions import FIRST_VERSION, Versions
+from millstream.wire.versions import FIRST_VERSION, TAKEN, Versions
 
 SHARD = QueueKeys("default").shard(0)
+LATER = Versions(FIRST_VERSION, TAKEN.high + 1)
 ADDED = {"added_later": {"deep": [1, "two", None]}}
 
 
@@ -79,9 +80,9 @@ async def test_unknown_fields_of_the_metadata_are_kept_and_passed_over(
 ) -> None:
     await open_queue(redis_client, "docs")
     await redis_client.hset(QueueKeys("docs").meta, "added_later", "x")
-    assert await open_queue(redis_client, "docs", takes=Versions(1, 6)) == QueueInfo(version_max=6)
+    assert await open_queue(redis_client, "docs", takes=LATER) == QueueInfo(version_max=LATER.high)
     assert await redis_client.hget(QueueKeys("docs").meta, "added_later") == b"x"
-    assert await read_queue(redis_client, "docs") == QueueInfo(version_max=6)
+    assert await read_queue(redis_client, "docs") == QueueInfo(version_max=LATER.high)
 
 
 async def test_a_window_is_widened_at_maxmemory(server: Server, redis_client: redis.asyncio.Redis) -> None:
@@ -89,10 +90,10 @@ async def test_a_window_is_widened_at_maxmemory(server: Server, redis_client: re
     await open_queue(redis_client, "docs")
     await redis_client.config_set("maxmemory", "1")
     try:
-        widened = await open_queue(redis_client, "docs", takes=Versions(1, 6))
+        widened = await open_queue(redis_client, "docs", takes=LATER)
     finally:
         await redis_client.config_set("maxmemory", "0")
-    assert widened.versions == Versions(1, 6)
+    assert widened.versions == LATER
 
 
 async def test_unknown_fields_of_jobs_entries_and_logs_are_passed_over(
@@ -135,10 +136,10 @@ async def test_a_lane_of_a_later_version_is_told_by_its_name(server: Server) -> 
 
 @pytest.fixture
 async def newer(desk: Desk) -> Claim:
-    """A running job of version 6, whose first delta this build can read."""
+    """A running job of a later version, whose first delta this build can read."""
     desk.keys = SHARD
     await desk.open()
-    held = await desk.begin("0-newer", version=6)
+    held = await desk.begin("0-newer", version=LATER.high)
     await desk.append(held, 1, codec.encode(Delta(choices=(ChoiceDelta(text="a"),))))
     return held
 
@@ -147,7 +148,7 @@ async def test_a_stream_that_cannot_be_read_ends_with_what_to_do(
     server: Server, desk: Desk, newer: Claim
 ) -> None:
     await desk.redis.xadd(SHARD.tokens("0-newer"), {"k": "X", "b": "text"}, id="1-2")
-    upgrade = r"0-newer is of message version 6, and this client takes 1 to 5: upgrade it"
+    upgrade = rf"0-newer is of message version {LATER.high}, and this client takes {TAKEN}: upgrade it"
     async with AsyncClient(server.url) as client:
         with pytest.raises(ProtocolError, match=upgrade):
             [event async for event in client.stream("0-newer")]
@@ -166,5 +167,7 @@ async def test_a_live_entry_that_cannot_be_read_does_so_too(server: Server, desk
 async def test_a_result_that_cannot_be_read_does_so_too(server: Server, desk: Desk, newer: Claim) -> None:
     await desk.finish(newer, 2, result=codec.pack({"choices": [{"text": ["no", "string"]}]}))
     async with AsyncClient(server.url) as client:
-        with pytest.raises(ProtocolError, match=r"version 6, .* takes 1 to 5: upgrade it .*text"):
+        with pytest.raises(
+            ProtocolError, match=rf"version {LATER.high}, .* takes {TAKEN}: upgrade it .*text"
+        ):
             await client.result("0-newer")

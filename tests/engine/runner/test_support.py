@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from support.pages import ROOT
 from transformers import AutoConfig, PretrainedConfig
 
 from millstream_worker.engine.runner.model.load import load_model
 from millstream_worker.engine.runner.model.support import (
+    PROVEN,
     UnsupportedModel,
     check,
     context_length,
@@ -65,6 +67,10 @@ def test_unknown_kinds_and_code_of_their_own_are_refused(tmp_path: Path) -> None
     assert "contains custom code" in refusal(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "novel"}')
     assert "novel" in refusal(tmp_path)
+
+
+def test_the_readme_has_the_number_of_types() -> None:
+    assert f"[{len(PROVEN)} model types]" in (ROOT / "README.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("method", ["compressed-tensors", "awq", "gptq", "bitsandbytes", "fp8", "mxfp4"])

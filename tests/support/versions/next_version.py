@@ -1,7 +1,7 @@
 """Another build of Millstream beside this one: a copy of both packages, changed as a later release would be.
 Its processes run side by side with those of this tree, on the same queues.
 
-`next_build`: writes message version 6 and takes 1 to 6; every script has another body, and so another SHA1;
+`next_build`: writes and takes a message version more; every script has another body, and so another SHA1;
 requests, log entries, deltas, results, job hashes, lane entries, heartbeats and metadata have fields that
 this build does not know. `previous_build`: the same versions as this tree, with other script bodies; its
 workers know no digest of their model, nobody looks for workers that load, every tool is strict, and no answer
@@ -28,17 +28,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from millstream.wire.versions import WIRE_VERSION
 from support.servers.servers import Server
 from support.workers.counting_worker import flags_of, settings
 
 ROOT = Path(__file__).parents[3]
 TESTS = ROOT / "tests"
 PACKAGES = ("producer/millstream", "worker/millstream_worker")
-NEXT = 6  # the version that the next build writes
+NEXT = WIRE_VERSION + 1  # the version that the next build writes
 
 # Each: file, what stands in it exactly once, what stands there in the next build.
 _REPLACED = (
-    ("wire/versions.py", "WIRE_VERSION = 5 ", f"WIRE_VERSION = {NEXT} "),
+    ("wire/versions.py", f"WIRE_VERSION = {WIRE_VERSION} ", f"WIRE_VERSION = {NEXT} "),
     ("wire/lua/job/submit.lua", "'submits', 1,", "'submits', 1, 'added', 'hash',"),
     ("wire/lua/job/submit.lua", "'b', payload)", "'b', payload, 'added', 'entry')"),
     ("wire/lua/job/append.lua", "'b', body)", "'b', body, 'added', 'log')"),
@@ -80,11 +81,13 @@ _draft = draft
 def draft(*args: Any, **kwargs: Any) -> Draft:
     import dataclasses
 
+    from millstream.wire.versions import WIRE_VERSION
+
     made = _draft(*args, **kwargs)
     fields = codec.unpack(made.payload)
     fields["sampling"] = fields.get("sampling", {}) | {"added": [0.5]}
-    fields |= {"version": 6, "added": {"by": "next"}}
-    return dataclasses.replace(made, payload=codec.pack(fields), version=6)
+    fields |= {"version": WIRE_VERSION, "added": {"by": "next"}}
+    return dataclasses.replace(made, payload=codec.pack(fields), version=WIRE_VERSION)
 """
 
 _IN_ENCODING = """
@@ -229,8 +232,8 @@ def older_build(folder: Path, newest: int = NEXT - 2) -> Build:
 def _with_lower_version(newest: int, copy: Path) -> None:
     file = copy / PACKAGES[0] / "wire/versions.py"
     text = file.read_text("utf-8")
-    assert text.count(f"WIRE_VERSION = {NEXT - 1} ") == 1
-    file.write_text(text.replace(f"WIRE_VERSION = {NEXT - 1} ", f"WIRE_VERSION = {newest} "), "utf-8")
+    assert text.count(f"WIRE_VERSION = {WIRE_VERSION} ") == 1
+    file.write_text(text.replace(f"WIRE_VERSION = {WIRE_VERSION} ", f"WIRE_VERSION = {newest} "), "utf-8")
 
 
 def _made(folder: Path, change: Callable[[Path], object]) -> Build:
