@@ -26,7 +26,7 @@ from millstream.wire.messages.script_replies import LaneEntry
 from millstream.wire.state.heartbeat import Heartbeat, beat
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.observe.metrics import Metrics
-from millstream_worker.upkeep import LeaseTimes, Reclaimer
+from millstream_worker.upkeep.reclaim import LeaseTimes, Reclaimer
 
 SHARD = QueueKeys("default").shard(0)
 WAIT = "jobs of other versions wait for a worker that takes them; start one, or cancel them"

@@ -27,7 +27,7 @@ from millstream.wire.messages.script_replies import LaneEntry
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.table import JobTable
-from millstream_worker.leases import Leases
+from millstream_worker.leases.renewal import Leases
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.watchdog import EXIT_STUCK, LoopWatch, Watchdog, WatchdogThread
 

@@ -19,9 +19,7 @@ from millstream_worker.intake.prepare_job import forget_input
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
-from millstream_worker.jobs.job_records.job_attempt import AttemptLimits, JobAttempt
-from millstream_worker.jobs.job_records.job_input import JobInput
-from millstream_worker.jobs.job_records.job_times import JobTimes
+from millstream_worker.jobs.job_records import AttemptLimits, JobAttempt, JobInput, JobTimes
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.threads import in_thread
 

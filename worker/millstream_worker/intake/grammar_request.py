@@ -14,8 +14,9 @@ from millstream.wire.messages.job_messages import Request
 from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
 from millstream_worker.engine.protocol.request import GrammarSpec
 from millstream_worker.jobs.output import ToolCallMode
-from millstream_worker.text import TextModel, ThoughtStart
 from millstream_worker.text.continued_turn import thought_in
+from millstream_worker.text.model import TextModel
+from millstream_worker.text.reasoning import ThoughtStart
 
 
 def grammar_of(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.job_messages import Request
 from millstream_worker.engine.protocol.request import LimitSpec, token_bits
-from millstream_worker.text import TextModel, ThoughtStart
+from millstream_worker.text.model import TextModel
+from millstream_worker.text.reasoning import ThoughtStart
 
 
 def limits_of(request: Request, start: ThoughtStart, text: TextModel, vocab_size: int) -> LimitSpec | None:
