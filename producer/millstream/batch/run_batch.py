@@ -12,7 +12,7 @@ from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.input_comparison import begin
 from millstream.batch.prepare_run import prepare, read_models
-from millstream.batch.run.on_change import OnChange
+from millstream.batch.run.model_watch import OnChange
 from millstream.batch.run.run import BatchRun
 from millstream.batch.run.run_options import RunOptions
 from millstream.batch.run.tally import Summary

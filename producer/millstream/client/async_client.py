@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Iterable
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
-from millstream.client.jobs import cancel_jobs, count_jobs, follow_stream, forget_jobs, wait_jobs
+from millstream.client.jobs import cancel_and_forget, count_jobs, follow_stream, wait_jobs
 from millstream.client.jobs.count_jobs import PromptTokens
 from millstream.client.jobs.dead_letters import DeadLetters
 from millstream.client.session.job_reader import QueueJobs
@@ -215,7 +215,7 @@ class AsyncClient:
         """Cancel many jobs, in few round trips; returns the outcome of each id as it was given, full or own.
         NOT_FOUND is an outcome, too.
         """
-        return await cancel_jobs.cancel_many(self._jobs, job_ids)
+        return await cancel_and_forget.cancel_many(self._jobs, job_ids)
 
     async def status(self, job_id: str) -> JobStatus:
         """Where the job stands: state, times, attempts. Raises NotFound."""
@@ -243,7 +243,7 @@ class AsyncClient:
         self, job_ids: Iterable[str], *, keep_cached: bool = False
     ) -> dict[str, bool | JobError]:
         """Forget many jobs, in few round trips. A job that has not ended stays: NotReady as a value."""
-        return await forget_jobs.forget_many(self._jobs, list(job_ids), keep_cached=keep_cached)
+        return await cancel_and_forget.forget_many(self._jobs, list(job_ids), keep_cached=keep_cached)
 
     def dead_letters(self, limit: int | None = None) -> AsyncGenerator[DeadLetter, None]:
         """Jobs that were given up because they kept killing their engine, or were tried too often, and

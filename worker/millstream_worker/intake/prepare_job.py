@@ -19,10 +19,10 @@ from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.intake.grammar_request import (
     grammar_of,
     has_thought_in_text,
+    limits_of,
     thought_start,
     tool_call_mode,
 )
-from millstream_worker.intake.limits import limits_of
 from millstream_worker.intake.outline import outline
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.context_exceeded import ContextExceeded

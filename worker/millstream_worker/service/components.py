@@ -18,7 +18,7 @@ from millstream_worker.delivery.reply_handler import ReplyHandler
 from millstream_worker.delivery.write_builder import FlushPolicy, WriteBuilder
 from millstream_worker.delivery.writer import Writer
 from millstream_worker.engine_link.death_charges import Blame
-from millstream_worker.engine_link.port import EnginePort
+from millstream_worker.engine_link.link import EnginePort
 from millstream_worker.engine_link.quarantine import Quarantine
 from millstream_worker.engine_link.supervisor import EngineLaunch, EngineLimits, Supervisor
 from millstream_worker.intake.admission import Admission
@@ -49,10 +49,9 @@ from millstream_worker.settings import Settings
 from millstream_worker.upkeep.heartbeats import Heartbeats
 from millstream_worker.upkeep.lost_entries import LostEntries
 from millstream_worker.upkeep.maintenance import Maintenance
-from millstream_worker.upkeep.periodic_tasks import PeriodicTask, Upkeep
+from millstream_worker.upkeep.periodic_tasks import PeriodicTask, Upkeep, on_all
 from millstream_worker.upkeep.queue_metrics import QueueFigures
 from millstream_worker.upkeep.reclaim import LeaseTimes, Reclaimer
-from millstream_worker.upkeep.shards import on_all
 
 
 @dataclass(frozen=True, slots=True, eq=False)
