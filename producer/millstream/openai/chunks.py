@@ -12,6 +12,8 @@ from millstream.wire.messages.choices import ChoiceDelta
 from millstream.wire.messages.job_messages import Usage
 from millstream.wire.messages.tools import CALL_BEGIN, ToolCall
 
+_KINDS = {ApiEndpoint.CHAT: "chat.completion.chunk", ApiEndpoint.COMPLETIONS: "text_completion"}
+
 
 class ToolCallFilter:
     """One choice's text without tool calls. The pieces add up to `Choice.content`, leading white space
@@ -44,9 +46,6 @@ def _begun_tag(text: str) -> int:
     """Returns how many of the last characters may be the beginning of a call."""
     longest = min(len(text), len(CALL_BEGIN) - 1)
     return next((size for size in range(longest, 0, -1) if CALL_BEGIN.startswith(text[-size:])), 0)
-
-
-_KINDS = {ApiEndpoint.CHAT: "chat.completion.chunk", ApiEndpoint.COMPLETIONS: "text_completion"}
 
 
 class Chunks:

@@ -117,10 +117,5 @@ class Admission:
 
 def timing_of(so_far: StartReply | JobRecord) -> Timing:
     """The times that earlier attempts have recorded."""
-    return Timing(
-        submitted_ms=so_far.submitted_ms,
-        started_ms=so_far.started_ms,
-        compiled_ms=so_far.compiled_ms,
-        admitted_ms=so_far.admitted_ms,
-        first_token_ms=so_far.first_token_ms,
-    )
+    names = ("submitted_ms", "started_ms", "compiled_ms", "admitted_ms", "first_token_ms")
+    return Timing(**{name: getattr(so_far, name) for name in names})

@@ -23,6 +23,8 @@ from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.output import ChoiceOutput
 
+_PROOF = EngineRequest(handle=0, prompt=(0,), max_tokens=1)  # jobs' handles begin at 1
+
 
 class Signal:
     """Wakes all who wait at that moment. Any number of tasks may wait; none has to clear anything."""
@@ -37,9 +39,6 @@ class Signal:
     async def wait(self, seconds: float) -> bool:
         """Wait for the next `notify` for at most `seconds`. False: there was none in time."""
         return await within(self._next, seconds)
-
-
-_PROOF = EngineRequest(handle=0, prompt=(0,), max_tokens=1)  # jobs' handles begin at 1
 
 
 class RunningEngine(Protocol):

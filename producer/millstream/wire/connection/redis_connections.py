@@ -16,7 +16,7 @@ from redis.asyncio.connection import AbstractConnection, Connection, SSLConnecti
 from redis.asyncio.sentinel import MasterNotFoundError
 from redis.exceptions import ConnectionError, NoPermissionError, ReadOnlyError, RedisError, TimeoutError
 
-from millstream.wire.connection.sentinels import Sentinels
+from millstream.wire.connection.nodes import Sentinels
 
 PLAIN, WITH_TLS = "redis:// (redis+…://)", "rediss:// (rediss+…://)"
 _OTHER_NAME = {62, 64}  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH, of OpenSSL

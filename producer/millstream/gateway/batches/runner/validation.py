@@ -14,6 +14,9 @@ from millstream.batch.files.input_lines import InputLine
 from millstream.batch.rows.faults import LineFault, duplicate
 from millstream.gateway.batches.runner.line_reader import LineReader
 
+MOST_ERRORS = 100
+_AT_ONCE = 8  # lines, until other tasks of the gateway have their turn
+
 
 class SeenIds:
     """A mutable set of texts: 64 bits of each one's keyed digest, in a table with open addressing. Of a
@@ -52,10 +55,6 @@ class SeenIds:
         for value in before:
             if value:
                 self._table[self._place(value)] = value
-
-
-MOST_ERRORS = 100
-_AT_ONCE = 8  # lines, until other tasks of the gateway have their turn
 
 
 @dataclass(slots=True)
