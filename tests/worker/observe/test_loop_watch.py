@@ -34,7 +34,7 @@ from millstream_worker.observe.watchdog import EXIT_STUCK, LoopWatch, Watchdog, 
 # A worker one of whose tasks blocks the event loop for good, once a file is there.
 BLOCKING = """
 import os, sys, time
-from millstream_worker.upkeep import QueueFigures
+from millstream_worker.upkeep.queue_metrics import QueueFigures
 
 async def block(figures):
     if os.path.exists({flag!r}):
