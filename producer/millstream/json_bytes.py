@@ -1,4 +1,4 @@
-"""Writes JSON for readers that take a file or a stream line by line."""
+"""Writes JSON for readers that take a file or a stream line by line, and reads what others write."""
 
 from __future__ import annotations
 
@@ -16,3 +16,12 @@ def json_bytes(value: Any) -> bytes:
         text = text.replace(character, f"\\u{ord(character):04x}")
     # the bytes of a path that is not UTF-8 are half surrogates, which JSON can escape
     return text.encode("utf-8", "backslashreplace")
+
+
+def strict_json(text: str) -> Any:
+    """Returns the value. Raises ValueError, also for NaN and infinities, and RecursionError."""
+    return json.loads(text, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")

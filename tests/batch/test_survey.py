@@ -22,7 +22,7 @@ from millstream.batch.rows.batch_lines import custom_id_of, parse, read_row
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.output_rows import fault_row
 from millstream.batch.rows.row_digests import row_id
-from millstream.batch.run.on_change import OnChange
+from millstream.batch.run.model_watch import OnChange
 from millstream.batch.run.run_options import RunOptions
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from millstream.gateway.redis.gateway_scripts import GATEWAY
+from millstream.gateway.redis.gateway_calls import GATEWAY
 from millstream.wire.calls import scripts
 from millstream.wire.calls.scripts import PROTOCOL
 

@@ -9,7 +9,7 @@ import pytest
 
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.frames import LoadFailed
-from millstream_worker.engine_link import EngineLink, Exit
+from millstream_worker.engine_link.link import EngineLink, Exit
 
 ENGINE = [sys.executable, "-m", "millstream_worker.engine"]
 CHECKPOINT = {"config.json": '{"model_type": "llama"}', "model.safetensors": "\x02" + "\0" * 7 + "{}"}

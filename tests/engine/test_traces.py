@@ -15,7 +15,7 @@ from support.workers.counting_worker import until
 
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.frames import LoadProgress, Ready
-from millstream_worker.engine_link import EngineLink
+from millstream_worker.engine_link.link import EngineLink
 
 ENGINE = [sys.executable, "-m", "millstream_worker.engine"]
 

@@ -19,7 +19,7 @@ OURS = {"millstream_worker", "ops", "support"}
 BESIDE = (  # what the survey's processes import of the rest
     "worker/millstream_worker/engine_link/__init__.py",
     "worker/millstream_worker/engine_link/link.py",
-    "worker/millstream_worker/engine_link/port.py",
+    "worker/millstream_worker/engine_link/link.py",
     "ops/bench/engines/adapters/__init__.py",
     "ops/bench/engines/adapters/interface.py",
     "ops/bench/engines/adapters/millstream.py",

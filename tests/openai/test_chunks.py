@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from millstream import Choice, ChoiceDelta, FunctionCall, ToolCall, Usage
 from millstream.openai.api_endpoint import ApiEndpoint
-from millstream.openai.chunks import Chunks
-from millstream.openai.tool_call_filter import ToolCallFilter
+from millstream.openai.chunks import Chunks, ToolCallFilter
 
 CALL = ToolCall(id="c1", function=FunctionCall(name="get", arguments='{"a": 1}'))
 WRITTEN = '<tool_call>{"name": "get", "arguments": {"a": 1}}</tool_call>'

@@ -19,7 +19,7 @@ from millstream.wire.messages.record import DELTA, read_log
 from millstream.wire.messages.script_replies import LogEntry
 from millstream_worker.jobs import encoding, output
 from millstream_worker.jobs.output import ChoiceOutput
-from millstream_worker.text import TextModel
+from millstream_worker.text.model import TextModel
 
 SIZES = {"max_prompt_tokens": 8, "max_result_bytes": 2**16}
 LOGPROBS = {"logprobs": True, "top_logprobs": 20}

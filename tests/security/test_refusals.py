@@ -14,8 +14,8 @@ from support.servers.secured import ROLES, SecuredServer, acl_lines, make_acl
 from support.workers.work import LANE, SHARD, Work
 
 from millstream import AccessDenied, AsyncClient
-from millstream.wire.connection.access import refusal
 from millstream.wire.keys import GROUP, LANES, QueueKeys
+from millstream.wire.server_errors import refusal
 from millstream_worker.service.service import CannotServe
 
 JOB, LOG, EVENTS = SHARD.job("0-a"), SHARD.tokens("0-a"), SHARD.events("0-a")

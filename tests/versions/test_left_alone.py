@@ -27,7 +27,7 @@ from millstream.wire.state.heartbeat import Heartbeat, beat
 from millstream.wire.versions import TAKEN, WIRE_VERSION
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.observe.metrics import Metrics
-from millstream_worker.upkeep import LeaseTimes, Reclaimer
+from millstream_worker.upkeep.reclaim import LeaseTimes, Reclaimer
 
 SHARD = QueueKeys("default").shard(0)
 LATER = WIRE_VERSION + 1

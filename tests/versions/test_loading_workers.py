@@ -22,7 +22,7 @@ _UPKEEP = """
 import asyncio, sys
 from redis.asyncio import Redis
 from millstream.wire.keys import QueueKeys
-from millstream_worker.upkeep import Maintenance
+from millstream_worker.upkeep.maintenance import Maintenance
 
 async def main():
     async with Redis.from_url(sys.argv[1]) as redis:

@@ -32,7 +32,7 @@ from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.messages.record import read_log
 from millstream.wire.server_errors import is_damage
 from millstream.wire.state.queue_info import open_queue, read_queue
-from millstream_worker.jobs.job_records.token_log import MOST_REFUSALS
+from millstream_worker.jobs.job_records import MOST_REFUSALS
 
 
 async def streamed(client: AsyncClient, count: int, *, max_tokens: int) -> str:

@@ -25,7 +25,7 @@ from ops.bench.models.checkpoints import checkpoint
 
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.frames import LoadFailed, LoadProgress, Ready
-from millstream_worker.engine_link import EngineLink
+from millstream_worker.engine_link.link import EngineLink
 
 _FRONT = """
 from millstream_worker import command

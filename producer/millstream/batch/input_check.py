@@ -10,8 +10,7 @@ from millstream.batch.files.input_lines import InputFile, InputLine
 from millstream.batch.files.runfile import identity
 from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse
 from millstream.batch.rows.faults import FirstLines, LineFault, duplicate, too_long
-from millstream.batch.rows.line_findings import LineFindings
-from millstream.batch.rows.model_counts import Models
+from millstream.batch.rows.line_findings import LineFindings, Models
 from millstream.batch.run.run_options import RunOptions
 
 SHOWN_LINES = 20

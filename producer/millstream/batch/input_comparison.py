@@ -17,9 +17,8 @@ from millstream.batch.files.runfile import identity, line_digest_of
 from millstream.batch.rows import row_digests
 from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, digest_of, parse, queue_of, read_row
 from millstream.batch.rows.faults import FaultCode, FirstLines, LineFault
-from millstream.batch.rows.line_findings import LineFindings
-from millstream.batch.rows.model_counts import Models
-from millstream.batch.run.on_change import OnChange
+from millstream.batch.rows.line_findings import LineFindings, Models
+from millstream.batch.run.model_watch import OnChange
 from millstream.batch.run.run_options import RunOptions
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane

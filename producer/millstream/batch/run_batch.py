@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from enum import StrEnum
 from os import PathLike
 from pathlib import Path
-from typing import Literal, TypedDict, TypeVar, Unpack
+from typing import Literal, TypedDict, Unpack
 
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.input_comparison import begin
 from millstream.batch.prepare_run import prepare, read_models
-from millstream.batch.run.on_change import OnChange
+from millstream.batch.run.model_watch import OnChange
 from millstream.batch.run.run import BatchRun
 from millstream.batch.run.run_options import RunOptions
 from millstream.batch.run.tally import Summary
 from millstream.client.async_client import AsyncClient
 from millstream.client.sync_client import Client
-from millstream.errors import InvalidRequest
+from millstream.openai.fields.value_forms import one_of
 from millstream.wire.keys import Lane
-
-E = TypeVar("E", bound=StrEnum)
 
 
 class BatchFields(TypedDict, total=False):
@@ -71,10 +68,10 @@ async def run_batch(
     """
     options = RunOptions(
         queue=queue,
-        lane=_one_of(Lane, "lane", lane),
+        lane=one_of(Lane, "lane", lane),
         tenant=tenant,
         keep_results=keep_results,
-        on_change=_one_of(OnChange, "on_change", on_change),
+        on_change=one_of(OnChange, "on_change", on_change),
         reuse=reuse,
         strict_fields=strict_fields,
     )
@@ -98,10 +95,3 @@ def run_batch_blocking(
 ) -> Summary:
     """Runs a batch as `run_batch` does, for programs without asyncio."""
     return client.run(lambda behind: run_batch(behind, source, out, **options))
-
-
-def _one_of(kind: type[E], field: str, value: str) -> E:
-    try:
-        return kind(value)
-    except ValueError:
-        raise InvalidRequest(field, value, f"must be one of {', '.join(kind)}") from None

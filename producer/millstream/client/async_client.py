@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Self, Unpack
 
-from millstream.client.jobs import cancel_jobs, count_jobs, follow_stream, forget_jobs, wait_jobs
+from millstream.client.jobs import cancel_and_forget, count_jobs, follow_stream, wait_jobs
 from millstream.client.jobs.count_jobs import PromptTokens
 from millstream.client.jobs.dead_letters import DeadLetters
 from millstream.client.session.job_reader import QueueJobs
@@ -22,7 +22,7 @@ from millstream.client.session.queue_status import QueueStatus, queue_status
 from millstream.client.session.session import Session
 from millstream.client.streaming.events import Event
 from millstream.client.submit.requests import JobArguments, JobFields
-from millstream.client.submit.submission import Outcome, Submission, Submitted
+from millstream.client.submit.submission import Outcome, Submission, Submitted, value_of
 from millstream.errors import JobError, MillstreamError, NotFound
 from millstream.wire.connection import Target
 from millstream.wire.messages.job_messages import Result
@@ -31,7 +31,6 @@ from millstream.wire.state.dead_letter import DeadLetter
 from millstream.wire.state.durability import Durability
 from millstream.wire.state.queue_info import ModelIdentity
 
-T = TypeVar("T")
 DEFAULT_URL = "redis://localhost:6379/0"
 
 
@@ -146,9 +145,7 @@ class AsyncClient:
         """
         asked = [{"prompt": prompt, **fields}]
         [outcome] = await count_jobs.count_prompts(self._jobs, self._submission, asked, timeout_s)
-        if isinstance(outcome, MillstreamError):
-            raise outcome
-        return outcome
+        return value_of(outcome)
 
     async def count_many(
         self, requests: Iterable[JobFields], timeout_s: float | None = None
@@ -178,12 +175,12 @@ class AsyncClient:
         record = await self._jobs.record(job_id)
         if not record.state.terminal:
             raise await self._jobs.not_ready(record.job_id, record.state)
-        return _value((await self._jobs.ended(record)).read())
+        return value_of((await self._jobs.ended(record)).read())
 
     async def wait(self, job_id: str, timeout_s: float | None = None) -> Result:
         """Wait for the job's end. Raises what `result` raises; NotReady after `timeout_s`."""
         [outcome] = (await self.wait_many([job_id], timeout_s)).values()
-        return _value(outcome)
+        return value_of(outcome)
 
     async def wait_many(
         self, job_ids: Iterable[str], timeout_s: float | None = None
@@ -215,7 +212,7 @@ class AsyncClient:
         """Cancel many jobs, in few round trips; returns the outcome of each id as it was given, full or own.
         NOT_FOUND is an outcome, too.
         """
-        return await cancel_jobs.cancel_many(self._jobs, job_ids)
+        return await cancel_and_forget.cancel_many(self._jobs, job_ids)
 
     async def status(self, job_id: str) -> JobStatus:
         """Where the job stands: state, times, attempts. Raises NotFound."""
@@ -237,13 +234,13 @@ class AsyncClient:
         """Delete an ended job's result and stream from the server; `keep_cached`: not what is kept of it for
         equal requests. False: there was nothing (any more). Raises NotReady: cancel it first.
         """
-        return _value((await self.forget_many([job_id], keep_cached=keep_cached))[job_id])
+        return value_of((await self.forget_many([job_id], keep_cached=keep_cached))[job_id])
 
     async def forget_many(
         self, job_ids: Iterable[str], *, keep_cached: bool = False
     ) -> dict[str, bool | JobError]:
         """Forget many jobs, in few round trips. A job that has not ended stays: NotReady as a value."""
-        return await forget_jobs.forget_many(self._jobs, list(job_ids), keep_cached=keep_cached)
+        return await cancel_and_forget.forget_many(self._jobs, list(job_ids), keep_cached=keep_cached)
 
     def dead_letters(self, limit: int | None = None) -> AsyncGenerator[DeadLetter, None]:
         """Jobs that were given up because they kept killing their engine, or were tried too often, and
@@ -268,9 +265,3 @@ class AsyncClient:
     async def drop_dead(self, id: str) -> None:
         """Delete a dead letter. Raises NotDead."""
         await self._dead.drop(id)
-
-
-def _value(outcome: T | JobError) -> T:
-    if isinstance(outcome, JobError):
-        raise outcome
-    return outcome

@@ -1,10 +1,18 @@
-"""Classifies a server's errors on a write: an outage, a full server, or damaged keys of the job."""
+"""Classifies a server's errors: an outage, a full server, damaged keys of a job, a user without the right."""
 
 from __future__ import annotations
 
 import re
 
-from redis.exceptions import ClusterDownError, ConnectionError, OutOfMemoryError, ResponseError, TimeoutError
+from redis.exceptions import (
+    AuthenticationError,
+    ClusterDownError,
+    ConnectionError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ResponseError,
+    TimeoutError,
+)
 
 # Errors of a command or of the script itself. Servers append the place in the script to any refusal, so its
 # presence means nothing; Redis before 7 puts it in front, with a dash before errors that it raised without
@@ -14,6 +22,8 @@ _DAMAGE = re.compile(
     r"|Error (running|compiling) script(?!.*: -[A-Z]+ )"
 )
 _FULL = re.compile(r"Error running script.*: -OOM ")
+# Refusals inside of scripts come without the NOPERM of a refused command.
+_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
 
 
 def is_outage(error: Exception) -> bool:
@@ -31,3 +41,16 @@ def is_damage(error: Exception) -> bool:
 def is_full(error: Exception) -> bool:
     """The server is at its maxmemory."""
     return isinstance(error, OutOfMemoryError) or _FULL.match(str(error)) is not None
+
+
+def refusal(error: Exception) -> str | None:
+    """A message with the refused right and the remedy, for errors by which a server refuses the user, not the
+    command: retries cannot help, only the operator can. None for any other error.
+    """
+    if isinstance(error, AuthenticationError):
+        return f"{error}; check the user and the password of the URL"
+    if isinstance(error, NoPermissionError) or (
+        isinstance(error, ResponseError) and str(error).startswith(_IN_SCRIPT)
+    ):
+        return f"{error}; give this user the rights of its role (ops/deploy/users.acl)"
+    return None

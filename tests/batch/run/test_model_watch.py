@@ -12,8 +12,7 @@ from support.workers.hand_worker import replace_model
 
 from millstream import AsyncClient, InvalidRequest, JobFailed, ModelIdentity, Result
 from millstream.batch.files.journal import Journal
-from millstream.batch.run.model_watch import ModelWatch
-from millstream.batch.run.on_change import OnChange
+from millstream.batch.run.model_watch import ModelWatch, OnChange
 
 OLD, NEW = ModelIdentity("old", "0" * 32), ModelIdentity("new", "1" * 32)
 UNKNOWN = ModelIdentity("of an older worker")

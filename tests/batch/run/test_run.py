@@ -30,7 +30,7 @@ from millstream import (
 )
 from millstream.batch.files.journal import Journal
 from millstream.batch.rows.batch_lines import BatchLine, read_row
-from millstream.batch.run.on_change import OnChange
+from millstream.batch.run.model_watch import OnChange
 from millstream.batch.run.run_options import RunOptions
 from millstream.batch.run.submit_lines import Patience
 from millstream.wire import calls

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jsonschema.validators import Draft202012Validator
 from llguidance import LLTokenizer
 
-from millstream.wire.messages.bounds.grammar_schemas import schemas_in
+from millstream.wire.messages.bounds.grammar_bounds import schemas_in
 from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler
 from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
 from millstream_worker.engine.grammars.matcher import Matcher

@@ -31,7 +31,7 @@ from millstream_worker.intake.prepare_job import JobBounds, LogDamaged, prepare
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.engine_request import engine_request
 from millstream_worker.jobs.job import Job
-from millstream_worker.text import TextModel
+from millstream_worker.text.model import TextModel
 
 BOUNDS = JobBounds(prompt_tokens=0, output_tokens=0, result_bytes=2**20)
 ENGINE = replace(INFO, vocab_size=valid.VOCAB, eos_ids=(999,), max_rows=8)

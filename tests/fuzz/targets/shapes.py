@@ -32,7 +32,7 @@ from millstream_worker.intake.prepare_job import prepare
 from millstream_worker.jobs.engine_request import engine_request
 from millstream_worker.jobs.equal_jobs.cache_key import cache_key
 from millstream_worker.jobs.served_model import ServedModel
-from millstream_worker.text import TextModel
+from millstream_worker.text.model import TextModel
 
 _URLS = (CHAT, COMPLETIONS)
 

@@ -16,7 +16,8 @@ from fuzz.values import some, text
 from millstream.errors import InvalidRequest, ProtocolError
 from millstream.wire.messages import codec
 from millstream.wire.messages.job_messages import Request
-from millstream_worker.text import Detokenizer, TextModel
+from millstream_worker.text.detokenizer import Detokenizer
+from millstream_worker.text.model import TextModel
 
 TEMPLATES = {
     "none": None,

@@ -14,9 +14,8 @@ from millstream.gateway.batches.records.batch_part import BatchPart
 from millstream.gateway.batches.records.batch_record import BatchRecord, RowKind
 from millstream.gateway.batches.records.line_set import LineSet
 from millstream.gateway.batches.records.open_batches import OpenBatch
-from millstream.gateway.batches.runner import live_tokens
 from millstream.gateway.batches.runner.finished_rows import FinishedRow
-from millstream.gateway.batches.runner.live_tokens import LiveTokens
+from millstream.gateway.batches.runner.line_run import MOST_JOBS, LiveTokens
 from millstream.gateway.batches.runner.part_writer import PartWriter
 from millstream.gateway.queues.queue_clients import LOG_ENTRIES, READ_AT_ONCE, QueueClient
 from millstream.gateway.redis.batch_calls import PartCounts
@@ -69,7 +68,7 @@ async def test_the_jobs_read_in_one_look_are_bounded(valkey: Server) -> None:
     async with Counting(valkey.url) as client:
         live.begin(client, map(str, range(2000)))
         await live.look()
-    assert asked == [live_tokens.MOST_JOBS]
+    assert asked == [MOST_JOBS]
 
 
 RECORD = {

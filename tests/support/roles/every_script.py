@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from millstream.gateway.files.store.file_catalogue import FileCatalogue
+from millstream.gateway.redis.gateway_calls import GATEWAY
 from millstream.gateway.redis.gateway_redis import GatewayRedis
-from millstream.gateway.redis.gateway_scripts import GATEWAY
 from millstream.wire import calls
 from millstream.wire.calls import Claim, ScriptCall
 from millstream.wire.calls.attempt import Keep

@@ -7,12 +7,10 @@ from typing import Any
 from millstream.wire.keys import QueueKeys
 from millstream.wire.messages.job_messages import Request, Timing
 from millstream.wire.messages.script_replies import LaneEntry
-from millstream_worker.engine_link import EnginePort
+from millstream_worker.engine_link.link import EnginePort
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
-from millstream_worker.jobs.job_records.job_attempt import JobAttempt
-from millstream_worker.jobs.job_records.job_input import JobInput
-from millstream_worker.jobs.job_records.job_times import JobTimes
+from millstream_worker.jobs.job_records import JobAttempt, JobInput, JobTimes
 
 SHARD = QueueKeys("default").shard(0)
 

@@ -13,7 +13,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from support.wire.desk import Desk
 
 from millstream.errors import ProtocolError
-from millstream.gateway.redis.gateway_scripts import GATEWAY
+from millstream.gateway.redis.gateway_calls import GATEWAY
 from millstream.wire.calls import Claim, ScriptCall, cancel, expire, expire_one, look, run, run_many, take
 from millstream.wire.calls.scripts import PROTOCOL, script, script_paths
 from millstream.wire.keys import GROUP, RELEASED, QueueKeys

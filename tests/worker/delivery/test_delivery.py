@@ -35,7 +35,7 @@ from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.watchdog import LoopWatch
-from millstream_worker.text import TextModel
+from millstream_worker.text.model import TextModel
 
 
 def test_the_lane_of_the_entry_overrides_that_of_the_request() -> None:

@@ -18,7 +18,7 @@ from millstream import AsyncClient, JobFailed
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.frames import Beat, LastWords
 from millstream_worker.engine.protocol.request import EngineRequest
-from millstream_worker.engine_link import LOOK_S, EngineLink, EnginePort, Silence
+from millstream_worker.engine_link.link import LOOK_S, EngineLink, EnginePort, Silence
 from millstream_worker.engine_link.supervisor import EngineLaunch, EngineLimits, Supervisor
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.observe.watchdog import LoopWatch

@@ -22,8 +22,8 @@ from millstream.wire.messages.script_replies import StartReply
 from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.engine.protocol.outputs import EngineStats
 from millstream_worker.engine.protocol.request import GrammarSpec
-from millstream_worker.intake import LongJobReader
 from millstream_worker.intake.capacity import Capacity
+from millstream_worker.intake.long_job_reader import LongJobReader
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job

@@ -26,10 +26,10 @@ from millstream.errors import InvalidRequest
 from millstream.wire.messages import codec
 from millstream.wire.messages.job_messages import Request
 from millstream.wire.messages.script_replies import StartReply
-from millstream_worker.intake import JobBounds, admission
+from millstream_worker.intake import admission
 from millstream_worker.intake.outline import outline
-from millstream_worker.intake.prepare_job import forget_input, prepare
-from millstream_worker.text import TextModel
+from millstream_worker.intake.prepare_job import JobBounds, forget_input, prepare
+from millstream_worker.text.model import TextModel
 
 LONG = "w1 " * 30_000  # 90 kB: read beside the others
 BOUNDS = JobBounds(0, 0, 2**26)

@@ -15,11 +15,11 @@ from millstream.wire.messages import codec
 from millstream.wire.messages.job_messages import Request
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.messages.script_replies import StartReply
-from millstream_worker.intake import JobBounds
-from millstream_worker.intake.limits import limits_of
-from millstream_worker.intake.prepare_job import forget_input, prepare
+from millstream_worker.intake.grammar_request import limits_of
+from millstream_worker.intake.prepare_job import JobBounds, forget_input, prepare
 from millstream_worker.jobs.engine_request import engine_request
-from millstream_worker.text import TextModel, ThoughtStart
+from millstream_worker.text.model import TextModel
+from millstream_worker.text.reasoning import ThoughtStart
 
 MODEL = TextModel(PreTrainedTokenizerFast(tokenizer_object=with_words(tokenizers.build("byte-level"))))
 

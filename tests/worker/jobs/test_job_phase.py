@@ -16,7 +16,7 @@ from support.engine.ready import INFO
 from support.workers.jobs import IdleEngine, held_job
 
 from millstream.wire.timing import ServerClock
-from millstream_worker.delivery import OutputProcessor
+from millstream_worker.delivery.output_processor import OutputProcessor
 from millstream_worker.engine.protocol.outputs import Compiled, EngineStats, Step
 from millstream_worker.engine.protocol.request import GrammarSpec
 from millstream_worker.jobs.engine_queue import EngineQueue

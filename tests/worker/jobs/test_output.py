@@ -21,7 +21,8 @@ from millstream.wire.messages.record import merged_choices
 from millstream.wire.messages.script_replies import LogEntry
 from millstream_worker.intake.grammar_request import has_thought_in_text
 from millstream_worker.jobs.output import ChoiceOutput, ToolCallMode
-from millstream_worker.text import TextModel, ThoughtStart
+from millstream_worker.text.model import TextModel
+from millstream_worker.text.reasoning import ThoughtStart
 from millstream_worker.text.tool_calls import call_id
 
 

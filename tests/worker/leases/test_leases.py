@@ -26,11 +26,10 @@ from millstream.wire.messages.script_replies import LaneEntry
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
-from millstream_worker.jobs.job_records.job_attempt import JobAttempt
-from millstream_worker.jobs.job_records.job_input import JobInput
-from millstream_worker.jobs.job_records.job_times import JobTimes
+from millstream_worker.jobs.job_records import JobAttempt, JobInput, JobTimes
 from millstream_worker.jobs.table import JobTable
-from millstream_worker.leases import Control, Leases
+from millstream_worker.leases.control import Control
+from millstream_worker.leases.renewal import Leases
 from millstream_worker.observe.metrics import Metrics
 
 

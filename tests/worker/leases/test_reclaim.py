@@ -19,7 +19,7 @@ from millstream.wire.keys import GROUP
 from millstream.wire.messages.script_replies import LaneEntry
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.observe.metrics import Metrics
-from millstream_worker.upkeep import LeaseTimes, Reclaimer
+from millstream_worker.upkeep.reclaim import LeaseTimes, Reclaimer
 
 
 class Scanner:

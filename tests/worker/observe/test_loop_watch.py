@@ -27,14 +27,14 @@ from millstream.wire.messages.script_replies import LaneEntry
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.table import JobTable
-from millstream_worker.leases import Leases
+from millstream_worker.leases.renewal import Leases
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.watchdog import EXIT_STUCK, LoopWatch, Watchdog, WatchdogThread
 
 # A worker one of whose tasks blocks the event loop for good, once a file is there.
 BLOCKING = """
 import os, sys, time
-from millstream_worker.upkeep import QueueFigures
+from millstream_worker.upkeep.queue_metrics import QueueFigures
 
 async def block(figures):
     if os.path.exists({flag!r}):

@@ -12,8 +12,8 @@ from support.workers.work import SHARD, Work, read_to, record_of, rest_of
 
 from millstream import AsyncClient, State
 from millstream.wire.state.heartbeat import read_workers
-from millstream_worker.delivery import RetryDelay
-from millstream_worker.upkeep import Heartbeats
+from millstream_worker.delivery.release import RetryDelay
+from millstream_worker.upkeep.heartbeats import Heartbeats
 
 
 async def test_running_jobs_finish_within_the_grace_period(client: AsyncClient, work: Work) -> None:

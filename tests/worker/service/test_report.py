@@ -11,7 +11,7 @@ from support.engine.ready import INFO
 
 from millstream.wire.state.model_facts import ModelFacts
 from millstream_worker.engine.protocol.outputs import EngineStats
-from millstream_worker.engine_link import EnginePort
+from millstream_worker.engine_link.link import EnginePort
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.served_model import ModelSlot, ServedModel

@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.job_messages import ChatMessage, Request
-from millstream_worker.text import TextModel, TokenizerUnusable
 from millstream_worker.text.chat_template import ChatTemplate
+from millstream_worker.text.model import TextModel, TokenizerUnusable
 from millstream_worker.text.template import render_budget
 
 TWO_PARTS = "{% set ns = namespace(x='a') %}{% for i in range(40) %}"

@@ -14,7 +14,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.job_messages import ChatMessage, Request
 from millstream.wire.messages.template import RESERVED
-from millstream_worker.text import TextModel, TokenizerUnusable
+from millstream_worker.text.model import TextModel, TokenizerUnusable
 
 DAMAGED = '{"version": "1.0", "added_tokens": [], "model": {"type": "Nope"}}'
 TEMPLATE = (

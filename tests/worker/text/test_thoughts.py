@@ -12,7 +12,8 @@ from support.models import tokenizers
 from support.models.spelling import with_words
 from transformers import PreTrainedTokenizerFast
 
-from millstream_worker.text import TextModel, ThoughtStart
+from millstream_worker.text.model import TextModel
+from millstream_worker.text.reasoning import ThoughtStart
 
 TEXT = TextModel(PreTrainedTokenizerFast(tokenizer_object=with_words(tokenizers.build("byte-level"))))
 

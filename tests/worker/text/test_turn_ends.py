@@ -10,7 +10,7 @@ from support.models import tokenizers
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from millstream_worker.text import TextModel
+from millstream_worker.text.model import TextModel
 
 MARKS = ("<|start|>", "<|channel|>", "<|message|>", "<|eot|>", "<|user|>", "<think>", "</think>")
 LOOP = "{% for m in messages %}"

@@ -20,10 +20,12 @@ from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.messages.job_messages import State
 from millstream.wire.messages.record import read_job
 from millstream.wire.state.heartbeat import Heartbeat
-from millstream.wire.state.lane_head import waiting_since_ms
 from millstream.wire.timing import ServerClock
 from millstream_worker.observe.metrics import Metrics
-from millstream_worker.upkeep import Heartbeats, LostEntries, Maintenance, QueueFigures
+from millstream_worker.upkeep.heartbeats import Heartbeats
+from millstream_worker.upkeep.lost_entries import LostEntries
+from millstream_worker.upkeep.maintenance import Maintenance
+from millstream_worker.upkeep.queue_metrics import QueueFigures, waiting_since_ms
 
 
 @BOTH

@@ -21,7 +21,7 @@ from millstream.wire.messages.script_replies import AppendOutcome, AppendReply, 
 from millstream.wire.messages.validation_errors import WHOLE
 from millstream.wire.server_errors import is_damage, is_full
 from millstream_worker.jobs.job import Job
-from millstream_worker.jobs.job_records.token_log import MOST_REFUSALS
+from millstream_worker.jobs.job_records import MOST_REFUSALS
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.metrics import Metrics
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from millstream.wire.messages.job_messages import ErrorInfo, State
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
-from millstream_worker.jobs.job_records.job_attempt import AttemptLimits
+from millstream_worker.jobs.job_records import AttemptLimits
 from millstream_worker.jobs.table import JobTable
 
 

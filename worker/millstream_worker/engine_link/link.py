@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.frames import (
+    Abort,
+    Add,
     BadFrame,
     Beat,
     Configure,
@@ -25,6 +27,7 @@ from millstream_worker.engine.protocol.frames import (
     Stop,
     encode,
 )
+from millstream_worker.engine.protocol.request import EngineRequest
 
 _READ_BYTES = 1 << 18
 _KEPT_MEMORY = {  # bytes; the first is the largest value that every glibc accepts
@@ -218,3 +221,32 @@ def engine_environment(environment: Mapping[str, str], threads: int) -> dict[str
     waiting = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "GOMP_SPINCOUNT": "20000"}
     chosen = {"OMP_NUM_THREADS": str(threads)} if threads else {}
     return waiting | _KEPT_MEMORY | dict(environment) | chosen
+
+
+class EnginePort:
+    """The supervisor plugs a ready engine in and unplugs a dead one."""
+
+    def __init__(self) -> None:
+        self._link: EngineLink | None = None
+
+    @property
+    def up(self) -> bool:
+        return self._link is not None
+
+    def plug(self, link: EngineLink) -> None:
+        self._link = link
+
+    def unplug(self) -> None:
+        self._link = None
+
+    def add(self, request: EngineRequest) -> None:
+        if self._link is not None:
+            self._link.send(Add(request))
+
+    def abort(self, handles: Sequence[int]) -> None:
+        if self._link is not None and handles:
+            self._link.send(Abort(tuple(handles)))
+
+    async def writable(self, wait_s: float) -> bool:
+        """Wait while the engine is far behind in reading; False if it still is after `wait_s`."""
+        return self._link is None or await self._link.writable(wait_s)

@@ -26,7 +26,7 @@ from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
-from millstream_worker.jobs.job_records.token_log import MOST_REFUSALS
+from millstream_worker.jobs.job_records import MOST_REFUSALS
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.watchdog import LoopWatch

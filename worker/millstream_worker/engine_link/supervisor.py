@@ -31,7 +31,7 @@ from millstream_worker.engine.protocol.frames import (
     Tried,
 )
 from millstream_worker.engine.protocol.outputs import Compiled, Refused, Step
-from millstream_worker.engine_link import EngineLink, EnginePort, Silence
+from millstream_worker.engine_link.link import EngineLink, EnginePort, Silence
 from millstream_worker.engine_link.safe_mode import SafeMode
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job

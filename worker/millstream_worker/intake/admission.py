@@ -19,9 +19,7 @@ from millstream_worker.intake.prepare_job import forget_input
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
-from millstream_worker.jobs.job_records.job_attempt import AttemptLimits, JobAttempt
-from millstream_worker.jobs.job_records.job_input import JobInput
-from millstream_worker.jobs.job_records.job_times import JobTimes
+from millstream_worker.jobs.job_records import AttemptLimits, JobAttempt, JobInput, JobTimes
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.threads import in_thread
 
@@ -119,10 +117,5 @@ class Admission:
 
 def timing_of(so_far: StartReply | JobRecord) -> Timing:
     """The times that earlier attempts have recorded."""
-    return Timing(
-        submitted_ms=so_far.submitted_ms,
-        started_ms=so_far.started_ms,
-        compiled_ms=so_far.compiled_ms,
-        admitted_ms=so_far.admitted_ms,
-        first_token_ms=so_far.first_token_ms,
-    )
+    names = ("submitted_ms", "started_ms", "compiled_ms", "admitted_ms", "first_token_ms")
+    return Timing(**{name: getattr(so_far, name) for name in names})

@@ -12,10 +12,11 @@ from millstream.errors import InvalidRequest
 from millstream.wire.messages.choices import ChoiceDelta, FinishReason
 from millstream.wire.messages.job_messages import Request
 from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
-from millstream_worker.engine.protocol.request import GrammarSpec
+from millstream_worker.engine.protocol.request import GrammarSpec, LimitSpec, token_bits
 from millstream_worker.jobs.output import ToolCallMode
-from millstream_worker.text import TextModel, ThoughtStart
 from millstream_worker.text.continued_turn import thought_in
+from millstream_worker.text.model import TextModel
+from millstream_worker.text.reasoning import ThoughtStart
 
 
 def grammar_of(
@@ -82,3 +83,23 @@ def _tools(request: Request, text: TextModel) -> GrammarSpec:
         "marks": list(zip((CALL_BEGIN, CALL_END), text.call_tokens, strict=True)),
     }
     return GrammarSpec("tools", json.dumps(form, ensure_ascii=False))
+
+
+def limits_of(request: Request, start: ThoughtStart, text: TextModel, vocab_size: int) -> LimitSpec | None:
+    """Returns the limits of an answer that begins so; None if there are none. Raises InvalidRequest."""
+    asked = request.sampling
+    words = text.bad_words(asked.bad_words)
+    barred = {word[0] for word in words if len(word) == 1}
+    if asked.allowed_token_ids is not None and barred.issuperset(asked.allowed_token_ids):
+        problem = "bars all of allowed_token_ids; allow other tokens"
+        raise InvalidRequest("sampling.bad_words", list(asked.bad_words), problem)
+    allowed = None if asked.allowed_token_ids is None else token_bits(asked.allowed_token_ids, vocab_size)
+    budget = asked.thinking_token_budget
+    if budget is not None and (text.think is None or request.messages is None):
+        problem = "needs messages and a model that thinks, by the tokens <think> and </think>; leave it out"
+        raise InvalidRequest("sampling.thinking_token_budget", budget, problem)
+    if budget is None or text.think is None or start is ThoughtStart.NONE:
+        made = LimitSpec(allowed, words)
+    else:
+        made = LimitSpec(allowed, words, budget, text.think.begin_behind(start), text.think.end)
+    return None if made == LimitSpec() else made

@@ -25,9 +25,7 @@ from millstream_worker.intake.job_preparer import fail
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
-from millstream_worker.jobs.job_records.job_attempt import JobAttempt
-from millstream_worker.jobs.job_records.job_input import JobInput
-from millstream_worker.jobs.job_records.job_times import JobTimes
+from millstream_worker.jobs.job_records import JobAttempt, JobInput, JobTimes
 from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.jobs.table import JobTable
 

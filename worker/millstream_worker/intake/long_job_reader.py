@@ -24,7 +24,7 @@ from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
-from millstream_worker.jobs.job_records.job_end import ENTRY_LOST
+from millstream_worker.jobs.job_records import ENTRY_LOST
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.watchdog import LoopWatch
 

@@ -19,19 +19,21 @@ from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.intake.grammar_request import (
     grammar_of,
     has_thought_in_text,
+    limits_of,
     thought_start,
     tool_call_mode,
 )
-from millstream_worker.intake.limits import limits_of
 from millstream_worker.intake.outline import outline
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.context_exceeded import ContextExceeded
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.output import ChoiceOutput
-from millstream_worker.text import TextModel, ThoughtStart, TooLong
 from millstream_worker.text.continued_turn import goes_on
+from millstream_worker.text.model import TextModel
+from millstream_worker.text.reasoning import ThoughtStart
 from millstream_worker.text.sampling_defaults import NO_DEFAULTS, SamplingDefaults
+from millstream_worker.text.token_count import TooLong
 
 _LARGE_BYTES = 64 * 1024  # beyond that a message is outlined before it is decoded
 _MOST_JOB_TOKENS = 8 * 2**20  # of all its choices with the prompt: they go to an engine in one frame

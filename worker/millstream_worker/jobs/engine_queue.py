@@ -10,19 +10,35 @@ that one instead of being handed over; when its leader is withdrawn it waits aga
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from millstream.wire.timing import within
 from millstream_worker.engine.protocol.request import EngineRequest
 from millstream_worker.jobs.engine_request import engine_request
 from millstream_worker.jobs.equal_jobs.followers import Followers, outranks
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.output import ChoiceOutput
-from millstream_worker.jobs.signals import Signal
 
 _PROOF = EngineRequest(handle=0, prompt=(0,), max_tokens=1)  # jobs' handles begin at 1
+
+
+class Signal:
+    """Wakes all who wait at that moment. Any number of tasks may wait; none has to clear anything."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def notify(self) -> None:
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait for the next `notify` for at most `seconds`. False: there was none in time."""
+        return await within(self._next, seconds)
 
 
 class RunningEngine(Protocol):

@@ -14,12 +14,16 @@ from millstream.wire.messages.script_replies import Claim, LaneEntry
 from millstream.wire.versions import FIRST_VERSION
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.job_phase import JobPhase
-from millstream_worker.jobs.job_records.job_attempt import JobAttempt
-from millstream_worker.jobs.job_records.job_end import ERRORS, UNDECIDED, JobEnd
-from millstream_worker.jobs.job_records.job_input import JobInput
-from millstream_worker.jobs.job_records.job_outputs import JobOutputs
-from millstream_worker.jobs.job_records.job_times import JobTimes
-from millstream_worker.jobs.job_records.token_log import TokenLog
+from millstream_worker.jobs.job_records import (
+    ERRORS,
+    UNDECIDED,
+    JobAttempt,
+    JobEnd,
+    JobInput,
+    JobOutputs,
+    JobTimes,
+    TokenLog,
+)
 from millstream_worker.jobs.output import ID_BYTES, ChoiceOutput
 
 

@@ -14,7 +14,8 @@ from millstream.wire.messages import codec
 from millstream.wire.messages.choices import Choice, ChoiceDelta, FinishReason
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.encoding import Plain
-from millstream_worker.text import Detokenizer, Thought
+from millstream_worker.text.detokenizer import Detokenizer
+from millstream_worker.text.reasoning import Thought
 from millstream_worker.text.tool_calls import call_id, calls_in, is_cut
 
 PIECE_BYTES = 256 * 1024  # about, of ids and logprobs in one delta: after an outage there may be many

@@ -10,7 +10,7 @@ from typing import Any
 from millstream.wire.state.heartbeat import STARTING_ENGINE
 from millstream.wire.state.model_facts import ModelFacts
 from millstream_worker.engine.protocol.config import EngineInfo
-from millstream_worker.text import TextModel
+from millstream_worker.text.model import TextModel
 from millstream_worker.text.sampling_defaults import NO_DEFAULTS, SamplingDefaults
 
 

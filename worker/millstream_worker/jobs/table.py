@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages.job_messages import ErrorInfo, State
 from millstream.wire.messages.script_replies import LaneEntry
-from millstream_worker.jobs.engine_queue import EngineQueue
+from millstream_worker.jobs.engine_queue import EngineQueue, Signal
 from millstream_worker.jobs.equal_jobs.answers import EndedAnswers
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
-from millstream_worker.jobs.signals import Signal
 
 Entry = tuple[ShardKeys, str, str]  # shard, lane, entry id
 _MOST_PUT_OFF = 256  # long jobs that wait beside the look-ahead; of their messages few are kept

@@ -13,31 +13,31 @@ from millstream.wire.connection import Endpoint
 from millstream.wire.keys import ShardKeys
 from millstream.wire.state.queue_info import QueueInfo
 from millstream.wire.timing import ServerClock
-from millstream_worker.delivery import FlushPolicy, OutputProcessor, ReplyHandler, WriteBuilder, Writer
-from millstream_worker.engine_link import EnginePort
+from millstream_worker.delivery.output_processor import OutputProcessor
+from millstream_worker.delivery.reply_handler import ReplyHandler
+from millstream_worker.delivery.write_builder import FlushPolicy, WriteBuilder
+from millstream_worker.delivery.writer import Writer
 from millstream_worker.engine_link.death_charges import Blame
+from millstream_worker.engine_link.link import EnginePort
 from millstream_worker.engine_link.quarantine import Quarantine
 from millstream_worker.engine_link.supervisor import EngineLaunch, EngineLimits, Supervisor
-from millstream_worker.intake import (
-    Admission,
-    CachedResults,
-    Intake,
-    JobBounds,
-    JobPreparer,
-    JobStarter,
-    LaneReader,
-    LongJobReader,
-    ReadTimes,
-    ShardSource,
-)
+from millstream_worker.intake.admission import Admission
+from millstream_worker.intake.cached_results import CachedResults
 from millstream_worker.intake.capacity import Capacity
+from millstream_worker.intake.job_preparer import JobPreparer
+from millstream_worker.intake.job_starter import JobStarter
+from millstream_worker.intake.lanes import LaneReader, ReadTimes
+from millstream_worker.intake.long_job_reader import LongJobReader
+from millstream_worker.intake.loop import Intake, ShardSource
+from millstream_worker.intake.prepare_job import JobBounds
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job_records.job_attempt import AttemptLimits
+from millstream_worker.jobs.job_records import AttemptLimits
 from millstream_worker.jobs.net import Net
 from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.jobs.table import JobTable
-from millstream_worker.leases import Control, Leases
+from millstream_worker.leases.control import Control
+from millstream_worker.leases.renewal import Leases
 from millstream_worker.observe.health import Health
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.watchdog import LoopWatch, Watchdog
@@ -46,17 +46,12 @@ from millstream_worker.service.queue_model import QueueModel
 from millstream_worker.service.report import Report
 from millstream_worker.service.stop_signal import StopSignal
 from millstream_worker.settings import Settings
-from millstream_worker.upkeep import (
-    Heartbeats,
-    LeaseTimes,
-    LostEntries,
-    Maintenance,
-    PeriodicTask,
-    QueueFigures,
-    Reclaimer,
-    Upkeep,
-    on_all,
-)
+from millstream_worker.upkeep.heartbeats import Heartbeats
+from millstream_worker.upkeep.lost_entries import LostEntries
+from millstream_worker.upkeep.maintenance import Maintenance
+from millstream_worker.upkeep.periodic_tasks import PeriodicTask, Upkeep, on_all
+from millstream_worker.upkeep.queue_metrics import QueueFigures
+from millstream_worker.upkeep.reclaim import LeaseTimes, Reclaimer
 
 
 @dataclass(frozen=True, slots=True, eq=False)

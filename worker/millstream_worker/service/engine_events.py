@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millstream_worker.delivery import OutputProcessor
+from millstream_worker.delivery.output_processor import OutputProcessor
 from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.engine.protocol.outputs import Compiled, EngineStats, Refused, Step
 from millstream_worker.engine_link.death_charges import Blame
@@ -16,7 +16,7 @@ from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.service.queue_model import QueueModel
-from millstream_worker.text import TokenizerUnusable
+from millstream_worker.text.model import TokenizerUnusable
 
 
 class EngineEvents:

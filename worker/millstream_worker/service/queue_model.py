@@ -11,8 +11,8 @@ from redis.exceptions import RedisError
 
 from millstream.errors import ProtocolError, QueueMismatch
 from millstream.wire import calls
-from millstream.wire.connection.access import refusal
 from millstream.wire.keys import QueueKeys, ShardKeys
+from millstream.wire.server_errors import refusal
 from millstream.wire.state.queue_info import (
     ModelIdentity,
     QueueInfo,

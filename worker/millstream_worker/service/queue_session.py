@@ -9,7 +9,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from millstream.wire.state.queue_info import QueueInfo
-from millstream_worker.delivery import RetryDelay, release_jobs
+from millstream_worker.delivery.release import RetryDelay, release_jobs
 from millstream_worker.jobs.job import Job
 from millstream_worker.service.components import Resources, assemble
 from millstream_worker.service.stop_signal import StopSignal

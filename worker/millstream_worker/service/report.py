@@ -18,7 +18,7 @@ from millstream.wire.state.heartbeat import (
     Heartbeat,
 )
 from millstream_worker.engine.protocol.outputs import EngineStats
-from millstream_worker.engine_link import EnginePort
+from millstream_worker.engine_link.link import EnginePort
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.served_model import ModelSlot
 

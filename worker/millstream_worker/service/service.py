@@ -19,7 +19,7 @@ from millstream.errors import InvalidRequest, ProtocolError, QueueMismatch
 from millstream.logs.failure_log import server_failures
 from millstream.wire import calls
 from millstream.wire.connection import Endpoint
-from millstream.wire.connection.access import refusal
+from millstream.wire.server_errors import refusal
 from millstream.wire.state.queue_info import QueueInfo, open_queue
 from millstream.wire.timing import Backoff, ServerClock, within
 from millstream.wire.versions import TAKEN

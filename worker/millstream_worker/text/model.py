@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import structlog
 from transformers import AutoTokenizer
 
 from millstream.errors import InvalidRequest
@@ -20,7 +21,9 @@ from millstream_worker.text.reasoning import THINK_BEGIN, THINK_END, ThinkTokens
 from millstream_worker.text.template.render_budget import TemplateTooMuch
 from millstream_worker.text.token_bytes import TokenBytes
 from millstream_worker.text.token_count import TokenCounter
-from millstream_worker.text.turn_ends import turn_ends
+
+_log = structlog.get_logger(__name__)
+_INSIDE = {THINK_BEGIN, THINK_END, CALL_BEGIN, CALL_END}  # parts of a turn
 
 
 class TokenizerUnusable(Exception):
@@ -155,3 +158,28 @@ class TextModel:
                 f"a token id is beyond the model's vocabulary of {self.vocab_size}; use ids below it",
             )
         return ids
+
+
+def turn_ends(tokenizer: Any, template: ChatTemplate, vocab_size: int) -> tuple[int, ...]:
+    """Their ids, without those beyond the model's vocabulary, of which a warning tells. Raises
+    TemplateTooMuch.
+    """
+    added = tokenizer.backend_tokenizer.get_added_tokens_decoder()
+    ids = {token.content: index for index, token in added.items() if token.content not in _INSIDE}
+    found = {tokenizer.eos_token_id: "tokenizer", ids.get(_written_end(template, ids)): "chat template"}
+    for token, source in found.items():
+        if token is not None and token >= vocab_size:
+            _log.warning("end beyond the vocabulary", token=token, source=source, vocab_size=vocab_size)
+    return tuple(token for token in found if token is not None and token < vocab_size)
+
+
+def _written_end(template: ChatTemplate, ids: dict[str, int]) -> str:
+    """The added token behind an answer that the user's next turn follows; "" where there is none. Nor is
+    there one where an answer's text has a head of such tokens that no other turn has, as gpt-oss's channels:
+    its turns have several parts, and what ends a part ends no turn.
+    """
+    begun, before, behind = template.around_answer()
+    if any(token in before and token not in begun for token in ids):
+        return ""
+    rest = behind.lstrip()
+    return max((token for token in ids if token and rest.startswith(token)), key=len, default="")

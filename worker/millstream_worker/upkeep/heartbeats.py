@@ -14,8 +14,8 @@ from redis.exceptions import ResponseError
 from millstream.wire import calls
 from millstream.wire.keys import Lane, ShardKeys
 from millstream.wire.state.heartbeat import Heartbeat, beat
+from millstream_worker.upkeep.periodic_tasks import on_all
 from millstream_worker.upkeep.queue_metrics import QueueFigures
-from millstream_worker.upkeep.shards import on_all
 
 
 class Heartbeats:

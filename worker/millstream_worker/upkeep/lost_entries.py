@@ -19,7 +19,7 @@ from millstream.wire.messages import codec
 from millstream.wire.messages.job_messages import State
 from millstream.wire.messages.record import partial_result, read_job, read_log
 from millstream.wire.messages.script_replies import JobRecord, LogEntry
-from millstream_worker.jobs.job_records.job_end import ENTRY_LOST
+from millstream_worker.jobs.job_records import ENTRY_LOST
 
 _log = structlog.get_logger(__name__)
 _MOST_ASKED = 1000  # anybody may publish; readers ask again

@@ -7,7 +7,7 @@ from typing import Any
 
 from millstream.wire import calls
 from millstream.wire.keys import GROUP, LANES, RELEASED, ShardKeys
-from millstream_worker.upkeep.shards import on_all
+from millstream_worker.upkeep.periodic_tasks import on_all
 
 
 class Maintenance:

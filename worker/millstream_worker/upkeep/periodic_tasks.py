@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 from millstream.errors import ProtocolError, QueueMismatch
 from millstream.logs.failure_log import FailureLog, server_failures
+from millstream.wire.keys import ShardKeys
 from millstream.wire.server_errors import is_outage
 from millstream.wire.timing import within
 from millstream_worker.observe.watchdog import LoopWatch
@@ -91,3 +92,12 @@ class Upkeep:
         else:
             task.trouble = ""
             self._outage.worked()
+
+
+async def on_all(shards: Sequence[ShardKeys], do: Callable[[ShardKeys], Awaitable[object]]) -> None:
+    """On all shards at once, before any error is raised: if one node of a Cluster is gone, the shards of the
+    others do not wait for it."""
+    replies = await asyncio.gather(*map(do, shards), return_exceptions=True)
+    for reply in replies:
+        if isinstance(reply, BaseException):
+            raise reply

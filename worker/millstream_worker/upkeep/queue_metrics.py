@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millstream.wire.keys import LANES, Lane, ShardKeys
+from millstream.wire.messages.record import number
+from millstream.wire.server_errors import is_damage
 from millstream.wire.state.heartbeat import models_of, read_all_workers
-from millstream.wire.state.lane_head import waiting_since_ms
-from millstream.wire.state.queue_counts import count_at, read_lanes
+from millstream.wire.state.queue_counts import count_at, first_unread, read_lanes
 from millstream.wire.state.queue_series import QueueSnapshot
 from millstream.wire.timing import ServerClock
 from millstream_worker.observe.metrics import Metrics
+
+_FRONT = 64  # parked jobs to look at for the oldest: every tenant's first is near the front
 
 
 class QueueFigures:
@@ -57,3 +60,32 @@ class QueueFigures:
     def _oldest_s(self, lane: Lane, now_ms: int) -> float:
         since = [self._oldest[shard][lane] for shard in self._shards]
         return max(0, now_ms - min(filter(None, since), default=now_ms)) / 1000
+
+
+async def waiting_since_ms(redis: Any, shard: ShardKeys, lane: str) -> int | None:
+    """Submission time of the oldest job that no worker has read; None without one. By the job's own time: the
+    entry of a parked job is younger. Raises what `first_unread` does.
+    """
+    unread = await first_unread(redis, shard.lane(lane))
+    places = await redis.zrange(shard.parked(lane), 0, _FRONT - 1)
+    ids = [place.partition(b" ")[2] for place in places]
+    if unread is not None:
+        ids.append(unread[1].get(b"id", b""))
+    async with redis.pipeline(transaction=False) as pipeline:
+        for job_id in ids:
+            pipeline.hmget(shard.job(job_id.decode(errors="replace")), "submitted_ms")
+        rows = await pipeline.execute(raise_on_error=False) if ids else []
+    if trouble := next((row for row in rows if isinstance(row, Exception) and not is_damage(row)), None):
+        raise trouble
+    times = [ms for row in rows if not isinstance(row, Exception) and (ms := _time(row[0])) is not None]
+    if unread is not None and not times:  # a foreign entry: it names no job, or one whose hash is damaged
+        times.append(int(unread[0].partition(b"-")[0]))
+    return min(times, default=None)
+
+
+def _time(stored: bytes | None) -> int | None:
+    """Returns the time, or None where the hash is damaged: nobody can read when its job came."""
+    try:
+        return number(stored)
+    except ValueError:
+        return None

@@ -10,6 +10,7 @@ from typing import Any
 
 from millstream.batch.rows.faults import FaultCode, LineFault, fault_of_body, faults_only, invalid
 from millstream.errors import InvalidRequest
+from millstream.json_bytes import strict_json
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.format_fields import ordered_text
 from millstream.openai.request_body import DEFAULT_QUEUE, read_body
@@ -55,7 +56,7 @@ class BatchLine(BatchRow):
 def parse(data: bytes) -> Mapping[str, Any]:
     """The line as a JSON object. Raises LineFault."""
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+        value = strict_json(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise LineFault(
             FaultCode.INVALID_ENCODING, f"not UTF-8 (byte {error.start + 1} of the line); convert the file"
@@ -176,7 +177,3 @@ def _encodable(text: str) -> bool:
 def _kind(value: Any) -> str:
     names = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")

@@ -32,6 +32,7 @@ _SHOWN = 10  # names in one message
 _MOST_TOKENS = 2**53  # of one line: a bound may be any number until a worker refuses it
 _KNOWN = FIELD_NAMES | LINE_FIELDS
 _HINTED = HINTED_NAMES | LINE_FIELDS
+MAX_NAME = 200  # characters: more than a queue's name may have
 
 
 class LineFindings:
@@ -172,3 +173,17 @@ def _texts(value: Any) -> Iterator[str]:
             left.extend(one.values())
         elif isinstance(one, list):
             left.extend(one)
+
+
+class Models:
+    """Mutable; counts the lines of a run by their body.model; "" stands for none."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def add(self, fields: Mapping[str, Any]) -> None:
+        """Count one line that is to be run. An invalid name becomes an error row and is not counted."""
+        body = fields.get("body")
+        model = body.get("model") if isinstance(body, dict) else None
+        if model is None or isinstance(model, str):
+            self.counts[(model or "")[:MAX_NAME]] += 1

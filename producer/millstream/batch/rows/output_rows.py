@@ -18,24 +18,14 @@ OK = 200
 
 def answer_row(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]:
     """The row of a completed job, as the API's endpoint would have answered."""
-    return {
-        "id": row_digests.row_id(row.digest),
-        "custom_id": row.custom_id,
-        "response": _response(row, job_id, result),
-        "error": None,
-    }
+    return _row(row, _response(row, job_id, result))
 
 
 def reused_row(row: BatchLine, answer: Mapping[str, Any]) -> dict[str, Any]:
     """The row of a line that takes another row's answer: it has no job of its own, and names that row's."""
     response = {name: value for name, value in answer["response"].items() if name != "ignored"}
     body = reused_body(response["body"], row.request.metadata)
-    return {
-        "id": row_digests.row_id(row.digest),
-        "custom_id": row.custom_id,
-        "response": {**response, "body": body, **_ignored(row)},
-        "error": None,
-    }
+    return _row(row, {**response, "body": body, **_ignored(row)})
 
 
 def is_incomplete(result: Result) -> bool:
@@ -49,13 +39,13 @@ def incomplete_row(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]
         f"line {row.line}: the answer was cut before it was whole, by max_tokens, the end of the context "
         "or a stop string; allow more tokens, and try it with --retry-incomplete"
     )
-    return _error_row(row, _response(row, job_id, result), INCOMPLETE_OUTPUT, message, None)
+    return error_row(row, _response(row, job_id, result), INCOMPLETE_OUTPUT, message)
 
 
 def mismatch_row(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]:
     """The row of a completed job with calls that do not fit; its response has them."""
     message = f"line {row.line}: {schema_error_of(result)}; the call is in the response, try it again"
-    return _error_row(row, _response(row, job_id, result), SCHEMA_MISMATCH, message, None)
+    return error_row(row, _response(row, job_id, result), SCHEMA_MISMATCH, message)
 
 
 def _response(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]:
@@ -73,25 +63,27 @@ def failure_row(row: BatchRow, job_id: str, end: JobError) -> dict[str, Any]:
     told = _told(end)
     response = {"status_code": told.status, "request_id": job_id, "body": told.body()}
     field = f"body.{told.param}" if told.param else None
-    return _error_row(row, response, told.code, told.message, field)
+    return error_row(row, response, told.code, told.message, field)
 
 
 def refusal_row(row: BatchRow, error: MillstreamError) -> dict[str, Any]:
     """The row of a valid line that the client refused to submit: too large, or its id is taken."""
     field = f"body.{error.field}" if isinstance(error, InvalidRequest) else None
     code = FaultCode.INVALID_FIELD if field else "conflict"
-    return _error_row(row, None, code, f"line {row.line}: {error}", field)
+    return error_row(row, None, code, f"line {row.line}: {error}", field)
 
 
-def _error_row(
-    row: BatchRow, response: dict[str, Any] | None, code: str | None, message: str, field: str | None
+def error_row(
+    row: BatchRow, response: dict[str, Any] | None, code: str | None, message: str, field: str | None = None
 ) -> dict[str, Any]:
-    return {
-        "id": row_digests.row_id(row.digest),
-        "custom_id": row.custom_id,
-        "response": response,
-        "error": {"code": code, "message": message, "param": field, "line": row.line},
-    }
+    return _row(row, response, {"code": code, "message": message, "param": field, "line": row.line})
+
+
+def _row(
+    row: BatchRow, response: dict[str, Any] | None, error: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    id = row_digests.row_id(row.digest)
+    return {"id": id, "custom_id": row.custom_id, "response": response, "error": error}
 
 
 def _told(end: JobError) -> ApiError:

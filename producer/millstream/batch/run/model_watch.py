@@ -5,13 +5,21 @@ rows of one model, unless its owner wants otherwise.
 from __future__ import annotations
 
 import contextlib
+from enum import StrEnum
 
 from millstream.batch.files.journal import Journal
-from millstream.batch.run.on_change import OnChange
 from millstream.client.async_client import AsyncClient
 from millstream.errors import InvalidRequest, JobError, Unavailable
 from millstream.wire.messages.job_messages import Result
 from millstream.wire.state.queue_info import ModelIdentity
+
+
+class OnChange(StrEnum):
+    """The action if lines have changed since they were answered, or their queue's model has."""
+
+    STOP = "stop"
+    REDO = "redo"  # remove their rows, and run them again
+    KEEP = "keep"  # leave their rows as they are
 
 
 class ModelWatch:

@@ -8,7 +8,7 @@ from typing import Any
 
 from millstream.batch.rows.batch_lines import BatchLine, read_row
 from millstream.batch.rows.faults import fault_of_body
-from millstream.batch.run.on_change import OnChange
+from millstream.batch.run.model_watch import OnChange
 from millstream.batch.run.submit_lines import Patience
 from millstream.client.submit.encoded_prompts import encoded_prompts
 from millstream.errors import InvalidRequest

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from millstream.batch.files.journal import Journal
-from millstream.batch.run.on_change import OnChange
+from millstream.batch.run.model_watch import OnChange
 from millstream.batch.run.run_options import DEFAULT_WINDOW, RunOptions
 from millstream.cli.batch.batch_cancel import cancel
 from millstream.cli.batch.batch_check import check

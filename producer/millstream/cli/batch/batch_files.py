@@ -1,14 +1,19 @@
-"""The files of `millstream batch run`: the place of its rows, and checks of input and output."""
+"""The files of `millstream batch run`: the place of its rows, checks of input and output, and a copy of
+an input that can be read only once.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.files.paths import RunPaths
-from millstream.batch.files.spool import spool
+from millstream.batch.files.rowfile import WriteFailed, sync_folder
 from millstream.cli.display.terminal import say
 from millstream.errors import InvalidRequest
 
@@ -50,3 +55,23 @@ def spooled(journal: Journal) -> Path:
     say(f"standard input is kept in {journal.spool} until the run has ended")
     spool(sys.stdin.buffer, journal.spool)
     return journal.spool
+
+
+def spool(stream: BinaryIO, path: Path) -> None:
+    """Copy the whole stream to the path, which appears complete or not at all.
+
+    An empty stream leaves the copy of an earlier run in place. Raises WriteFailed.
+    """
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with part.open("wb") as file:
+            shutil.copyfileobj(stream, file)
+            file.flush()
+            os.fsync(file.fileno())
+        if part.stat().st_size or not path.exists():
+            part.replace(path)
+            sync_folder(path.parent)
+        part.unlink(missing_ok=True)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise WriteFailed(f"{path} cannot be written: {error.strerror}") from error

@@ -18,8 +18,7 @@ from millstream.batch.run.tally import Summary
 from millstream.cli.batch.batch_cancel import say_what_stays, settle_interrupt
 from millstream.cli.batch.batch_files import STANDARD, spooled
 from millstream.cli.batch.batch_watch import watched
-from millstream.cli.batch.line_warnings import say_tokens, warn_of_fields, warn_of_long_lines
-from millstream.cli.batch.model_names import say_who_answers
+from millstream.cli.batch.line_warnings import say_tokens, say_who_answers, warn_of_fields, warn_of_long_lines
 from millstream.cli.display.batch_progress import Shown
 from millstream.cli.display.batch_summary import as_mapping, print_summary, say_causes
 from millstream.cli.display.terminal import counted, print_json, say, warn

@@ -19,6 +19,7 @@ from millstream.client.session.queue_status import LaneStatus, QueueStatus
 from millstream.client.session.run_while import run_while
 from millstream.errors import MillstreamError
 from millstream.wire.keys import Lane
+from millstream.wire.state.queue_counts import total
 
 LOOK_S = 3.0  # before each look at what the run waits for
 
@@ -65,9 +66,7 @@ def _own(run: BatchRun) -> int:
 
 def _jobs(lanes: Sequence[LaneStatus]) -> int | None:
     """Waiting and running; None if that may not be read."""
-    counts = [count for one in lanes for count in (one.waiting, one.running)]
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    return total([count for one in lanes for count in (one.waiting, one.running)])
 
 
 def _behind(found: Sequence[QueueStatus], lane: Lane, own: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from millstream.batch.prepare_run import listed
 from millstream.batch.rows.line_findings import LineFindings
 from millstream.cli.display.terminal import counted, say, warn
 
@@ -41,3 +42,10 @@ def warn_of_long_lines(findings: LineFindings, contexts: Mapping[str, int], queu
             f"{counted(count, 'line')} may be too long for the model (estimated): it holds {held} tokens, "
             "input and output together"
         )
+
+
+def say_who_answers(models: Mapping[str, int], model: str, queue: str) -> None:
+    """Report the other names, if there are any."""
+    others = {name: count for name, count in models.items() if name not in ("", model, queue)}
+    if others:
+        say(f"body.model {listed(others)}: answered by {model}, which answers all lines of this run")

@@ -8,8 +8,7 @@ from itertools import accumulate
 
 from millstream.cli.queue.cut_text import cut
 from millstream.cli.queue.queue_head import short_head, whole_head
-from millstream.cli.queue.worker_block import worker_block
-from millstream.cli.queue.worker_lines import all_workers, by_trouble, rest_line, worker_lines
+from millstream.cli.queue.worker_lines import all_workers, by_trouble, rest_line, worker_block, worker_lines
 from millstream.client.session.queue_status import QueueStatus, WorkerStatus
 
 UNUSED = "nobody has used this queue yet: no job was submitted, no worker has served it"

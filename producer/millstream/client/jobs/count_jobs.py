@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from millstream.client.jobs.cancel_jobs import cancel_many
-from millstream.client.jobs.forget_jobs import forget_many
+from millstream.client.jobs.cancel_and_forget import cancel_many, forget_many
 from millstream.client.jobs.wait_jobs import as_completed
 from millstream.client.session.job_reader import QueueJobs
 from millstream.client.session.run_while import run_while

@@ -22,6 +22,7 @@ from millstream.wire.state.queue_counts import (
     first_unread,
     read_lanes,
     read_numbers,
+    total,
 )
 from millstream.wire.state.queue_info import QueueInfo, read_queue
 
@@ -91,9 +92,7 @@ class QueueStatus:
     @property
     def waiting(self) -> int | None:
         """Over all lanes, with those that wait for a retry."""
-        counts = [self.delayed, *(lane.waiting for lane in self.lanes)]
-        known = [count for count in counts if count is not None]
-        return sum(known) if len(known) == len(counts) else None
+        return total([self.delayed, *(lane.waiting for lane in self.lanes)])
 
 
 async def queue_status(jobs: QueueJobs, *, tenants: bool = True) -> QueueStatus:

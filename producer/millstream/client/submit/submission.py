@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
@@ -31,14 +31,15 @@ from millstream.errors import (
     Unavailable,
 )
 from millstream.wire import calls
-from millstream.wire.connection.access import refusal
 from millstream.wire.keys import job_id_of, shard_of
 from millstream.wire.messages.job_messages import State
 from millstream.wire.messages.script_replies import SubmitOutcome, SubmitReply
+from millstream.wire.server_errors import refusal
 from millstream.wire.state.durability import Durability, Reached, Wait
 from millstream.wire.state.queue_info import QueueInfo
 from millstream.wire.versions import ADDED
 
+T = TypeVar("T")
 BATCH_JOBS = 256
 BATCH_BYTES = 4 * 1024**2
 RETRY_S = 0.5  # before a repeat while the server does not answer
@@ -90,7 +91,7 @@ class Submission:
     ) -> Submitted:
         """Submit one item; raises the error that `many` would return."""
         [outcome] = await self.many([fields], wait_s, durability)
-        return _accepted(outcome)
+        return value_of(outcome)
 
     async def many(
         self,
@@ -127,7 +128,7 @@ class Submission:
         info = await self._session.outlast(self._jobs.open, give_up_s)
         await self._session.outlast(server.check, give_up_s)
         [outcome] = await self._patiently(server, info, [item], give_up_s)
-        return _accepted(outcome)
+        return value_of(outcome)
 
     def _drafts(
         self, items: Iterable[Mapping[str, Any]], now_ms: int, shards: int
@@ -242,7 +243,8 @@ def pause_s(refusals: Iterable[QueueFull | Unavailable]) -> float:
     return min(soonest_s, LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
 
 
-def _accepted(outcome: Outcome) -> Submitted:
+def value_of(outcome: T | MillstreamError) -> T:
+    """Raises an outcome that is an error."""
     if isinstance(outcome, MillstreamError):
         raise outcome
     return outcome

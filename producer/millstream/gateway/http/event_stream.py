@@ -5,7 +5,7 @@ error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from starlette.types import Send
@@ -62,3 +62,16 @@ class EventStream:
 
 def event(data: Mapping[str, Any]) -> bytes:
     return b"data: %b\n\n" % json_bytes(data)
+
+
+async def begun(items: AsyncIterator[T]) -> AsyncIterator[T]:
+    """Returns the same items, once the first one is there. Raises what getting it raises."""
+    async for first in items:
+        return _chained(first, items)
+    return items
+
+
+async def _chained(first: T, items: AsyncIterator[T]) -> AsyncIterator[T]:
+    yield first
+    async for item in items:
+        yield item

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from codecs import BOM_UTF8
-from typing import Any, NoReturn
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
 from millstream.gateway.http.body_encoding import decompressed, is_compressed
 from millstream.gateway.http.client_disconnect import ClientDisconnected
+from millstream.json_bytes import strict_json
 from millstream.openai.api_error import ApiError
 
 
@@ -39,7 +40,7 @@ async def body_of(request: Request, most_bytes: int) -> bytes:
 def json_object(data: bytes) -> dict[str, Any]:
     """Raises ApiError 400 unless the body is a JSON object."""
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+        value = strict_json(data.decode("utf-8"))
         json.dumps(value, ensure_ascii=False).encode()  # no queue takes halves of surrogate pairs
     except RecursionError:
         raise _no_json("it is nested too deeply") from None
@@ -57,7 +58,3 @@ def _too_large(most_bytes: int) -> ApiError:
 
 def _no_json(problem: str) -> ApiError:
     return ApiError(400, f"the body is not JSON: {problem:.200}", "invalid_json")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from millstream.gateway.redis.gateway_scripts import gateway_script
+from millstream.gateway.redis.gateway_calls import gateway_script
 from millstream.gateway.redis.tenant_keys import TenantKeys
 from millstream.wire.calls.scripts import ScriptCall, positive
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from millstream.gateway.redis.gateway_calls import OnceOutcome
-from millstream.gateway.redis.gateway_scripts import gateway_script
+from millstream.gateway.redis.gateway_calls import OnceOutcome, gateway_script
 from millstream.gateway.redis.tenant_keys import STORE, TenantKeys
 from millstream.wire.calls.scripts import ScriptCall, positive
 

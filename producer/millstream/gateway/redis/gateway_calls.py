@@ -7,9 +7,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from millstream.gateway.redis.gateway_scripts import gateway_script
 from millstream.gateway.redis.tenant_keys import TenantKeys
-from millstream.wire.calls.scripts import ScriptCall, positive
+from millstream.wire.calls.scripts import Script, ScriptCall, positive, script
+
+GATEWAY = "millstream.gateway.redis"
+
+
+def gateway_script(name: str) -> Script:
+    """Returns one of the gateway's own scripts, in `lua/` beside this file."""
+    return script(name, GATEWAY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,8 @@
-"""Reads the messages of a chat, and the tools of a body, for clients, the gateway and batch files."""
+"""Reads the messages of a chat, and the tools of a body, for clients, the gateway and batch files.
+
+OpenAI's older form of calls (an answer's `function_call`, and a message of role `function` with its outcome)
+becomes a call of a tool and its outcome.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millstream.errors import InvalidRequest
-from millstream.openai.messages.function_messages import with_tool_calls
 from millstream.openai.messages.message_content import text_of_message
 from millstream.openai.offered_tools import TOOL_FIELDS, asked_calls, asked_tools, checked
 from millstream.openai.unsupported_field import UnsupportedField
@@ -83,3 +86,26 @@ def _text(where: str, message: Mapping[str, Any], name: str, problem: str) -> st
     if not isinstance(value, str):
         raise InvalidRequest(f"{where}.{name}", value, problem)
     return value
+
+
+def with_tool_calls(where: str, place: int, message: object) -> object:
+    """The message at this place of a chat in the newer form; any other unchanged. Raises InvalidRequest."""
+    if not isinstance(message, Mapping):
+        return message
+    if message.get("role") == "function":
+        if not message.get("name"):
+            raise InvalidRequest(f"{where}.name", message.get("name"), "give the name of the function")
+        return {**message, "role": "tool", "tool_call_id": _id(place - 1)}
+    if not (call := message.get("function_call")):
+        return message
+    if message.get("tool_calls"):
+        raise InvalidRequest(f"{where}.function_call", call, "stands beside tool_calls; give one of the two")
+    if not isinstance(call, Mapping):
+        raise InvalidRequest(f"{where}.function_call", call, "give {name, arguments}, as an answer has it")
+    rest: dict[str, Any] = {name: value for name, value in message.items() if name != "function_call"}
+    return {**rest, "tool_calls": [{"id": _id(place), "type": "function", "function": dict(call)}]}
+
+
+def _id(place: int) -> str:
+    """The id of the call in the answer at this place: nine letters and digits, as some templates want."""
+    return f"call{place:05}"

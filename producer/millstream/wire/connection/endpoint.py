@@ -21,13 +21,12 @@ from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.exceptions import MovedError, RedisError
 
 from millstream.errors import AccessDenied, Unavailable
-from millstream.wire.connection.access import refusal
 from millstream.wire.connection.cluster import ClusterClient
-from millstream.wire.connection.nodes import ServerNode
+from millstream.wire.connection.nodes import Sentinels, ServerNode
 from millstream.wire.connection.redis_connections import ClosingPool, followed, reliable
-from millstream.wire.connection.sentinels import Sentinels
 from millstream.wire.connection.target import place_of
 from millstream.wire.connection.topology import Topology
+from millstream.wire.server_errors import refusal
 
 CONNECT_S = 5.0
 POOL_WAIT_S = 30.0  # for a free connection, before an error

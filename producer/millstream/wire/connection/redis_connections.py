@@ -1,5 +1,6 @@
 """Corrected classes of redis-py: `reliable` for all connections, `followed` for those to a master that
-Sentinels name; `ClosingPool`.
+Sentinels name; `ClosingPool`. A failed connection is followed by a probe whether the server
+speaks TLS, for a better error message.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from redis.asyncio.connection import AbstractConnection, Connection, SSLConnecti
 from redis.asyncio.sentinel import MasterNotFoundError
 from redis.exceptions import ConnectionError, NoPermissionError, ReadOnlyError, RedisError, TimeoutError
 
-from millstream.wire.connection.greeting import speaks_plainly, speaks_tls
-from millstream.wire.connection.sentinels import Sentinels
+from millstream.wire.connection.nodes import Sentinels
 
 PLAIN, WITH_TLS = "redis:// (redis+…://)", "rediss:// (rediss+…://)"
 _OTHER_NAME = {62, 64}  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH, of OpenSSL
+ASK_S = 1.0
 
 
 class NoTLS(RedisError):
@@ -172,3 +173,38 @@ def _tls_remedy(connection: SSLConnection) -> str:
     if connection.certfile:
         return f"perhaps the server does not trust who signed {connection.certfile}"
     return "where it takes only clients with a certificate, give ssl_certfile and ssl_keyfile in the URL"
+
+
+async def speaks_plainly(host: str, port: int) -> bool:
+    """True if the server replies to a command without TLS, even with a refusal."""
+    return await _first_byte(host, port, None) in (b"+", b"-")
+
+
+async def speaks_tls(host: str, port: int) -> bool:
+    """True if the server accepts a TLS connection. Nothing is sent over it, so its certificate does not
+    matter.
+    """
+    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # no certificate store is read from disk
+    anybody.check_hostname = False
+    anybody.verify_mode = ssl.CERT_NONE
+    return await _first_byte(host, port, anybody) is not None
+
+
+async def _first_byte(host: str, port: int, tls: ssl.SSLContext | None) -> bytes | None:
+    """Returns the first byte of the reply to a PING; empty if a TLS connection was made. None: no connection,
+    or no reply.
+    """
+    try:
+        async with asyncio.timeout(ASK_S):
+            reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+            try:
+                if tls is not None:
+                    return b""
+                writer.write(b"PING\r\n")
+                return await reader.read(1)
+            finally:
+                writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+    except (OSError, TimeoutError):
+        return None

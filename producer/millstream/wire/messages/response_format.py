@@ -6,12 +6,12 @@ Checks all that needs no grammar compiler, for clients before they send and for 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import StringConstraints, model_validator
 
+from millstream.json_bytes import strict_json
 from millstream.wire.messages.bounds.depth import MAX_DEPTH, is_deeper
 from millstream.wire.messages.bounds.format_bounds import MAX_CHOICE, problem_of_pattern, problem_of_shape
 from millstream.wire.messages.bounds.grammar_bounds import problem_of_grammar
@@ -116,12 +116,8 @@ class _NotJson(ValueError):
 
 def _parsed(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return strict_json(text)
     except RecursionError:
         return _NotJson("it is nested too deep")
     except ValueError as error:
         return _NotJson(error)
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")

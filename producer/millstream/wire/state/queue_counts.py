@@ -78,10 +78,10 @@ async def read_numbers(redis: Any, *shards: ShardKeys, tenants: bool = True) -> 
     replies = [_seen(b"0" if reply is None else reply) for reply in replies]  # no counter yet
     held = [count_at(keys.held_bytes, size) for size, keys in zip(replies[1::width], shards, strict=True)]
     return QueueNumbers(
-        delayed=_sum(replies[::width]),
-        held_bytes=_sum(held),
+        delayed=total(replies[::width]),
+        held_bytes=total(held),
         fullest_bytes=None if None in held else max(filter(None, held), default=0),
-        dead=_sum(replies[2::width]),
+        dead=total(replies[2::width]),
         tenants=_tenants([reply for place, reply in enumerate(replies) if place % width > 2])
         if tenants
         else None,
@@ -109,7 +109,8 @@ def count_at(key: str, stored: bytes | None) -> int | None:
         raise ProtocolError(f"the key {key} is damaged: {stored!r:.100} is no count") from error
 
 
-def _sum(counts: Sequence[int | None]) -> int | None:
+def total(counts: Sequence[int | None]) -> int | None:
+    """Returns their sum; None if one of them could not be read."""
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None
 

@@ -7,11 +7,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from millstream.batch.rows import row_digests
 from millstream.batch.rows.batch_lines import BatchRow
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.line_ends import joined_end
-from millstream.batch.rows.output_rows import answer_row, failure_row, fault_row, mismatch_row, refusal_row
+from millstream.batch.rows.output_rows import (
+    answer_row,
+    error_row,
+    failure_row,
+    fault_row,
+    mismatch_row,
+    refusal_row,
+)
 from millstream.client.session.ended_job import EndedJob
 from millstream.errors import JobError, JobFailed, MillstreamError, ProtocolError
 from millstream.gateway.batches.records.batch_record import RowKind
@@ -94,13 +100,8 @@ def faulty_row(line: int, fault: LineFault, data: bytes | None) -> FinishedRow:
 
 def closed_row(row: BatchRow, closing: CloseReason) -> FinishedRow:
     code, message = closing.value
-    made = {
-        "id": row_digests.row_id(row.digest),
-        "custom_id": row.custom_id,
-        "response": None,
-        "error": {"code": code, "message": message, "param": None, "line": row.line},
-    }
-    return FinishedRow(row.line, RowKind.ERROR, _encoded(made), closing.name.lower())
+    data = _encoded(error_row(row, None, code, message))
+    return FinishedRow(row.line, RowKind.ERROR, data, closing.name.lower())
 
 
 def _encoded(row: Mapping[str, Any]) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 from millstream.batch.files.input_lines import MAX_LINE_BYTES, InputLine
 from millstream.batch.rows.batch_lines import BatchRow, custom_id_of, parse, read_row
-from millstream.batch.rows.faults import FaultCode, LineFault, fault_of_body, invalid
+from millstream.batch.rows.faults import FaultCode, LineFault, fault_of_body, invalid, too_long
 from millstream.client.submit.encoded_prompts import encoded_prompts
 from millstream.client.submit.requests import EncodedRequest
 from millstream.errors import InvalidRequest
@@ -47,7 +47,7 @@ class LineReader:
     async def read(self, line: InputLine) -> EncodedLine:
         """Raises LineFault, Unavailable."""
         if line.data is None:
-            raise LineFault(FaultCode.LINE_TOO_LONG, f"longer than {MAX_LINE_BYTES} bytes; shorten its input")
+            raise too_long(MAX_LINE_BYTES)
         batch, data = self._batch, line.data
         run = self._executor.run
         try:

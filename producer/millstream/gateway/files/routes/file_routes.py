@@ -16,8 +16,8 @@ from millstream.gateway.auth.idempotency import KEEP_S, idempotency_digest, key_
 from millstream.gateway.context import GatewayContext
 from millstream.gateway.files.routes.upload import Upload
 from millstream.gateway.files.store.file_record import PURPOSES, FileRecord
-from millstream.gateway.http.begun_stream import begun
 from millstream.gateway.http.byte_range import byte_range
+from millstream.gateway.http.event_stream import begun
 from millstream.gateway.http.page import PageRequest, page_response, unknown_after
 from millstream.gateway.http.request_context import RequestContext
 from millstream.gateway.redis.file_calls import OnceFile

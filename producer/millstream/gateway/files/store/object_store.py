@@ -119,12 +119,6 @@ class ObjectStore:
                 return
             yield bytes(chunk)
 
-    async def size(self, path: str) -> int:
-        """Returns the size in bytes. Raises MissingObject."""
-        with self._reached(path):
-            found = await obstore.head_async(self._store, path)
-        return found["size"]
-
     async def delete(self, path: str) -> None:
         """Deletes the object, if there is one."""
         with contextlib.suppress(MissingObject), self._reached(path):

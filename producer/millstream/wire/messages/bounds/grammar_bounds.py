@@ -4,9 +4,11 @@ where they are named, so that a few lines can be a text of any length. Their nam
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
+from typing import Any, NamedTuple
 
 from millstream.wire.messages.bounds.depth import MAX_DEPTH, is_deeper
 from millstream.wire.messages.bounds.format_bounds import (
@@ -18,8 +20,6 @@ from millstream.wire.messages.bounds.format_bounds import (
     problem_of_pattern,
     problem_of_shape,
 )
-from millstream.wire.messages.bounds.grammar_literals import Literal, literals
-from millstream.wire.messages.bounds.grammar_schemas import schemas_in
 
 MAX_RULES = 2000
 
@@ -32,6 +32,21 @@ _ATTRIBUTES_END = re.compile(r"\][^\S\n]*+:")  # a pattern in them may have line
 _NAME = re.compile(r"(?<![\w-])_?[A-Z][A-Z0-9_-]*(?!\w)")
 _REPEAT = re.compile(r"~\s*+(\d++)(?:\s*+\.\.\s*+\d++)?+")
 _AS_PATTERN = str.maketrans("[]", "()", " \t\n\r")
+_PIECE = re.compile(
+    r"(?:\#|//)[^\n]*+"
+    r'|"(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})|[^"\\\x00-\x1f\x7f])*+"'
+    r"|/(?:\\.|[^/\\])++/"
+    r"|<[^<>\s]++>"
+    r"|%(?P<keyword>json|regex|llguidance)[ \t\r\n]*+"
+    r'|(?P<odd>["/<])'
+    r'|[^"/<%\#]++|%'
+)
+_IS_LARK = re.compile(r"^[^\S\n]*+(?:%llguidance\b|start\s*+:)", re.MULTILINE)  # else it is GBNF, without any
+_MARK = re.compile(r'["/]')
+_BODIES = {
+    '"': re.compile(r'[^"\\\n]*+(?:\\.[^"\\\n]*+)*+'),
+    "/": re.compile(r"[^/\\\n]*+(?:\\.[^/\\\n]*+)*+"),
+}
 
 
 def problem_of_grammar(text: str) -> str | None:
@@ -115,3 +130,51 @@ def _with_repeats(body: str) -> str:
         made += [body[place : literal.start], f"a{{{length}}}"]
         place = literal.end
     return "".join([*made, body[place:]])
+
+
+def schemas_in(grammar: str) -> tuple[str, list[Any]]:
+    """Finds the JSON schemas of a grammar in Lark, behind each `%json` that stands in no comment, text or
+    pattern; a test compares them with those of the engine (`engine/grammars/lark_pieces.py`). Returns
+    the grammar with an empty value in place of each schema, and the schemas. What begins and does not end
+    ends the search: the engine refuses it. Raises ValueError for a keyword without JSON.
+    """
+    if not _IS_LARK.search(grammar):
+        return grammar, []
+    rests, schemas, copied, place = [], [], 0, 0
+    while (piece := _PIECE.match(grammar, place)) and not piece["odd"]:
+        place = piece.end()
+        if not piece["keyword"]:
+            continue
+        value, end = json.JSONDecoder().raw_decode(grammar, place)
+        if piece["keyword"] == "json":
+            schemas.append(value)
+            rests.append(grammar[copied:place])
+            copied = end
+        place = end
+    return "{}".join([*rests, grammar[copied:]]), schemas
+
+
+class Literal(NamedTuple):
+    """A text in quotes, or a pattern between slashes: `start` and `end` include these, `body` does not."""
+
+    start: int
+    end: int
+    is_pattern: bool
+    body: str
+
+
+def literals(grammar: str) -> Iterator[Literal]:
+    """Yields them in their order. None contains a line feed, and no pattern is empty."""
+    unclosed = dict.fromkeys(_BODIES, 0)  # to where no such mark closes: one inside is read to the same place
+    place = 0
+    while found := _MARK.search(grammar, place):
+        mark, place = found[0], found.end()
+        if place <= unclosed[mark] or (mark == "/" and grammar.startswith("/", place)):
+            continue
+        body = _BODIES[mark].match(grammar, place)
+        assert body is not None, "it may be empty"
+        if not grammar.startswith(mark, body.end()):
+            unclosed[mark] = body.end()
+            continue
+        place = body.end() + 1
+        yield Literal(found.start(), place, mark == "/", body[0])

@@ -1,1 +1,0 @@
-"""The small records that make up a Job."""
