@@ -41,7 +41,7 @@ from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpe
 from millstream_worker.engine.runner.model import support
 from millstream_worker.engine.runner.model.load import load_model
 from millstream_worker.engine.runner.self_check.findings import Findings
-from millstream_worker.engine_link import EnginePort
+from millstream_worker.engine_link.link import EnginePort
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.engine_request import engine_request
