@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import redis.asyncio
+import structlog
 from support.servers.servers import KINDS, Server, binary, lasting_server, require, running
 from support.wire.desk import Desk
 
@@ -46,6 +47,13 @@ def _rank(item: pytest.Item) -> tuple[float, bool]:
 def pytest_report_header() -> str:
     found = {kind: binary(kind) for kind in KINDS}
     return "servers: " + ", ".join(f"{kind} {path or 'missing'}" for kind, path in found.items())
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """A test that configures the logs, as commands do, decides nothing for those after it in its process."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

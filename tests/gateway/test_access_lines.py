@@ -8,13 +8,11 @@ import asyncio
 import io
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import openai
 import pytest
-import structlog
 from support.batches import chat, upload
 from support.commands import invoke
 from support.gateway import Gateway, gateway_within
@@ -139,12 +137,6 @@ async def test_a_fault_is_told_with_the_id_of_its_request(
     assert fault["exc_type"] == "ValueError"
     assert fault["frames"][-1]["name"] == "fails"
     assert SECRET not in stream.getvalue()
-
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize(
