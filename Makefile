@@ -98,7 +98,7 @@ bench: $(STAMP) ## Measure: brain, front, engine, queued, in some minutes (ops/b
 gpu-matrix: $(STAMP) ## What the Triton kernels take of each kind of GPU, without one: ops/bench/kernels.csv
 	@PYTHONPATH=tests $(BIN)/python -m support.engine.kernel_matrix
 
-null-gpu: ## Build the null GPU, 5 GB: the CUDA path without a GPU (ops/pages/first_light.md)
+null-gpu: ## Build the null GPU, 5 GB: the CUDA path without a GPU (ops/pages/running_on_a_gpu.md)
 	@$(PYTHON) -m ops.gpu_survey.null_gpu
 
 format: $(STAMP) ## Format the code

@@ -1,4 +1,4 @@
-"""What a GPU makes of the engine, step by step: ops/pages/first_light.md says what each step answers.
+"""What a GPU makes of the engine, step by step: ops/pages/running_on_a_gpu.md says what each step answers.
 
     python -m ops.gpu_survey run 1                  step 1, on this machine's GPU
     python -m ops.gpu_survey run 1 --device null    on the null GPU, which computes nothing; built at first
@@ -7,6 +7,7 @@
     python -m ops.gpu_survey pack [--humming]       packs what a GPU's machine lacks into out/for_gpu
     python -m ops.gpu_survey merge REPORT           appends a report.json to ops/bench/gpu_runs.json
     python -m ops.gpu_survey show                   the numbers of all reports
+    python -m ops.gpu_survey draw                   pictures of the newest, into ops/bench/pictures
 
 `run` needs the working tree and what the engine imports, or what `pack` has packed; no server, no checkpoint,
 no network. It exits with status 1 where a part has failed. `pack` compiles kernels and layers for Hopper by
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     merge.set_defaults(call=_merge)
     merge.add_argument("report", type=Path)
     commands.add_parser("show").set_defaults(call=_show)
+    commands.add_parser("draw").set_defaults(call=_draw)
     options = parser.parse_args(arguments)
     status: int = options.call(options)
     return status
@@ -104,6 +106,13 @@ def _pack(options: argparse.Namespace) -> int:
 
 def _merge(options: argparse.Namespace) -> int:
     gpu_runs.merge(options.report)
+    return 0
+
+
+def _draw(_: argparse.Namespace) -> int:
+    from ops.gpu_survey.gpu_pictures import draw_all  # needs matplotlib
+
+    print("\n".join(map(str, draw_all())))
     return 0
 
 

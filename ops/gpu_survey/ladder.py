@@ -1,5 +1,5 @@
 """The ladder: which parts each step runs, in groups that run side by side. Go up when the step below is green
-(ops/pages/first_light.md says what each answers)."""
+(ops/pages/running_on_a_gpu.md says what each answers)."""
 
 from __future__ import annotations
 

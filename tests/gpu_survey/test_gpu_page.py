@@ -1,4 +1,4 @@
-"""What the page about first runs names is there: parts, files and what is in them, lines that its patches
+"""What the page about GPUs names is there: parts, files and what is in them, lines that its patches
 change, figures of the committed reports."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ops.gpu_survey.expected import EXPECTED, VLLM_H200
 from ops.gpu_survey.ladder import LADDER
 from support.engine.kernel_matrix import COLUMNS, TABLE
 
-PAGE = (ROOT / "ops" / "pages" / "first_light.md").read_text("utf-8")
+PAGE = (ROOT / "ops" / "pages" / "running_on_a_gpu.md").read_text("utf-8")
 WORKER = ROOT / "worker" / "millstream_worker"
 WORKLOADS = ("decode", "document", "shared", "shareddoc", "ragged", "single")
 
