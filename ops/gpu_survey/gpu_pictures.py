@@ -8,12 +8,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from matplotlib import pyplot as plt
 from ops.bench.limits.rates import requests_s
 from ops.bench.load.arrivals import Prompts
 from ops.bench.machine import Limits
 from ops.bench.models.shapes import LLAMA_8B, QWEN_06B
 from ops.bench.models.size import size_of
-from ops.bench.plots import COLOURS, FOLDER, plt
+from ops.bench.plots import COLOURS, FOLDER
 from ops.bench.workloads import make
 from ops.gpu_survey import gpu_runs
 from ops.gpu_survey.expected import VLLM_H200
@@ -40,7 +41,7 @@ def path_of(workload: str, folder: Path = FOLDER) -> Path:
 
 def newest(model: str, workload: str) -> dict[str, Any]:
     """Returns the numbers of the last greedy run with the default settings."""
-    found = [
+    found: list[dict[str, Any]] = [
         one["numbers"]
         for run in gpu_runs.read()
         for part in run["parts"]
