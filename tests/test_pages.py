@@ -80,7 +80,11 @@ def test_every_link_leads_somewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "ops/pages/batch.md", "ops/pages/gateway.md", "ops/pages/operating.md"]
+    "name",
+    [
+        "README.md",
+        *(f"ops/pages/{page}.md" for page in ("batch", "gateway", "operating", "running_on_a_gpu")),
+    ],
 )
 def test_commands_have_the_options_that_the_pages_give_them(name: str) -> None:
     given = commands(ROOT / name, "millstream")

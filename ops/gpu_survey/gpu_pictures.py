@@ -70,7 +70,7 @@ def size_of_shape(shape: Mapping[str, Any]) -> Any:
 
 
 def bars(model: str, workload: str, size: Any) -> dict[str, float]:
-    """By who it is of; of `single` milliseconds per token, else thousands of output tokens/s."""
+    """Returns the height of each bar: thousands of output tokens/s; of `single` milliseconds per token."""
     ours = newest(model, workload)["tokens_s"]
     bound, theirs = bound_tokens_s(workload, size), VLLM_H200[model][workload]
     if workload == "single":
@@ -79,7 +79,7 @@ def bars(model: str, workload: str, size: Any) -> dict[str, float]:
 
 
 def draw(path: Path, workload: str, shown: Mapping[str, Mapping[str, float]]) -> Path:
-    """`shown`: bars by model, as `bars` returns them."""
+    """Draws a panel for each model. `shown`: by model what `bars` returns."""
     figure, axes = plt.subplots(1, len(shown), figsize=(5.2, 2.6), squeeze=False)
     for axis, (model, values) in zip(axes[0], shown.items(), strict=True):
         places = axis.bar(

@@ -103,14 +103,14 @@ class JobTimes:
         self.first_token_out = self.timing.first_token_ms is not None
 
     def set(self, name: str, at_ms: int) -> None:
-        """Never before an earlier time of the job: the server's clock is known here to some milliseconds
-        only.
+        """Sets a time, and never one before an earlier one of the job: the server's clock is known here to
+        some milliseconds only.
         """
         earlier = (getattr(self.timing, other) or 0 for other in _TIMES[: _TIMES.index(name)])
         self.timing = self.timing.model_copy(update={name: max(at_ms, *earlier)})
 
     def set_once(self, name: str, at_ms: int) -> None:
-        """Unless an earlier attempt has set it."""
+        """Sets a time unless an earlier attempt has."""
         if getattr(self.timing, name) is None:
             self.set(name, at_ms)
 

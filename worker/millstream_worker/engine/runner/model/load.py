@@ -118,9 +118,8 @@ def load_model(
     context_length = support.context_length(config)
     eos_ids = end_ids(folder, config)
     AttentionInterface.register(ATTENTION, _attend)
-    read_to = (
-        torch.device("cpu") if weights == "fp8" else device
-    )  # layers go to the GPU in 8 bits, one by one
+    # In FP8 layers go to the GPU one by one: in the checkpoint's type the model may be too large for it.
+    read_to = torch.device("cpu") if weights == "fp8" else device
     if is_packed(Path(folder)):
         as_codes = weights == "auto" and device.type == "cpu"
         model, form = load_packed(

@@ -82,7 +82,7 @@ class Codes:
 
 
 def in_panels(weight: WeightCodes) -> Codes:
-    """Returns a copy."""
+    """Returns the same weight in the CPU's layout, in memory of its own."""
     outputs = len(weight.codes)
     padded = functional.pad(weight.codes, (0, 0, 0, 0, 0, -outputs % PANEL))
     codes = padded.reshape(-1, PANEL, *padded.shape[1:]).transpose(1, 2).contiguous()

@@ -203,7 +203,7 @@ class CpuReplay:
         with recorder.record(), _threads(self._threads):  # calls keep the number
             answer = self._loaded.heads(plan.head, *inputs)
         if not self._workspace.holds(answer):
-            raise CannotReplay(f"the {plan.head} are not ours")
+            raise CannotReplay(f"the answer of {plan.head!r} is not in our memory")
         return RecordedStep(tokens, positions, wanted, answer, recorder.calls)
 
     def _compare(self, head: str, step: RecordedStep) -> None:
