@@ -15,8 +15,9 @@ from support.workers.hand_worker import HandWorker
 from millstream import AsyncClient, EndEvent, JobFailed, NotReady, Result, State
 from millstream.client.jobs import follow_stream, wait_jobs
 from millstream.client.session.job_reader import QueueJobs
+from millstream.client.session.lost_entry_probe import AGAIN_S, MOST, Looks
 from millstream.client.session.options import ClientOptions
-from millstream.client.session.session import AGAIN_S, MOST, Looks, Session
+from millstream.client.session.session import Session
 from millstream.wire.keys import QueueKeys
 
 SHARD = QueueKeys("default").shard(0)

@@ -15,7 +15,7 @@ from millstream.gateway.batches.records.batch_record import BatchRecord, RowKind
 from millstream.gateway.batches.records.line_set import LineSet
 from millstream.gateway.batches.records.open_batches import OpenBatch
 from millstream.gateway.batches.runner.finished_rows import FinishedRow
-from millstream.gateway.batches.runner.line_run import MOST_JOBS, LiveTokens
+from millstream.gateway.batches.runner.live_tokens import MOST_JOBS, LiveTokens
 from millstream.gateway.batches.runner.part_writer import PartWriter
 from millstream.gateway.queues.queue_clients import LOG_ENTRIES, READ_AT_ONCE, QueueClient
 from millstream.gateway.redis.batch_calls import PartCounts

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from math import inf
 from typing import TypeVar
 
 from redis.asyncio import Redis
 
+from millstream.client.session.lost_entry_probe import Looks
 from millstream.client.session.options import ClientOptions
 from millstream.client.streaming.dispatcher import Dispatcher
 from millstream.client.streaming.mailbox import Mailroom
@@ -20,9 +20,6 @@ from millstream.wire.connection import Endpoint, Target, unavailable
 from millstream.wire.state.queue_info import PubSub
 from millstream.wire.timing import Backoff, ServerClock, within
 
-AFTER_S = 15.0  # of silence; by then polls have backed off
-AGAIN_S = 300.0
-MOST = 1000  # jobs in AGAIN_S, of one client: nearly all silent jobs simply wait
 T = TypeVar("T")
 RETRIES = 3  # every command of a client is safe to repeat
 WAITING = 16  # times as many connections for waiting submits: with everysec, each may wait for a second
@@ -30,28 +27,6 @@ CLOCK_S = 60.0  # validity of a measured clock offset
 NEVER = float("-inf")
 FIRST_PAUSE_S = 0.1  # before a failed read is repeated
 LONGEST_PAUSE_S = 5.0
-
-
-class Looks:
-    """One client's checks: each job at most once in AGAIN_S, and at most MOST jobs in that time, so that
-    thousands of waiting jobs do not load the workers. Times are seconds of the monotonic clock.
-    """
-
-    def __init__(self, after_s: float = AFTER_S) -> None:
-        self.after_s = after_s
-        self._asked: dict[str, float] = {}  # job id -> time, the first asked first
-
-    def choose(self, job_ids: Sequence[str], now_s: float) -> list[str]:
-        """The jobs to ask about now: random ones, so that all have their turn in time."""
-        self._forget(now_s)
-        new = [job_id for job_id in job_ids if job_id not in self._asked]
-        chosen = random.sample(new, min(len(new), MOST - len(self._asked)))
-        self._asked |= dict.fromkeys(chosen, now_s)
-        return chosen
-
-    def _forget(self, now_s: float) -> None:
-        while self._asked and now_s - next(iter(self._asked.values())) >= AGAIN_S:
-            del self._asked[next(iter(self._asked))]
 
 
 async def outlast(

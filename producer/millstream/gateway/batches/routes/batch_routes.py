@@ -14,7 +14,8 @@ from millstream.gateway.batches.records.batch_catalogue import BatchCatalogue
 from millstream.gateway.batches.records.batch_record import PREFIX, BatchRecord, BatchStatus
 from millstream.gateway.batches.records.open_batches import OpenBatch
 from millstream.gateway.batches.routes.batch_request import BatchRequest, read_batch_request
-from millstream.gateway.batches.routes.result_stream import ResultRows, result_stream
+from millstream.gateway.batches.routes.result_rows import ResultRows
+from millstream.gateway.batches.routes.result_stream import result_stream
 from millstream.gateway.context import GatewayContext
 from millstream.gateway.files.store.file_record import FileRecord
 from millstream.gateway.http.client_disconnect import ClientDisconnected

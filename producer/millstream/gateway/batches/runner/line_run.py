@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass
-from itertools import islice
 from typing import NoReturn
 
 from millstream.batch.files.input_lines import InputLine
@@ -34,12 +31,12 @@ from millstream.gateway.batches.records.batch_lease import BatchInterrupted, Bat
 from millstream.gateway.batches.records.batch_record import BatchRecord
 from millstream.gateway.batches.runner.finished_rows import faulty_row, refused_row, row_of
 from millstream.gateway.batches.runner.line_reader import EncodedLine, LineReader
+from millstream.gateway.batches.runner.live_tokens import LiveTokens
 from millstream.gateway.batches.runner.part_writer import PartWriter
 from millstream.gateway.cpu_executor import CpuExecutor
 from millstream.gateway.queues.queue_clients import QueueClient, QueueClients
 from millstream.wire.messages.job_messages import State
 
-MOST_JOBS = 256  # read in one look: those that were submitted first, which workers take first
 WINDOW_JOBS = 2000
 WINDOW_BYTES = 16 * 1024**2  # of input lines under way
 CHUNK_ROWS = 256  # sent in one round trip, waited for together
@@ -48,42 +45,6 @@ ROOM_S = 60.0  # one wait for room in the queue, repeated without limit
 COUNT_TOKENS_S = 3.0  # between two looks at the rows under way
 AGAIN_S = 2.0  # until rows are sent again that nobody takes now
 _AT_ONCE = 8  # lines, until other tasks of the gateway have their turn
-
-
-@dataclass(slots=True, eq=False)
-class _LiveJob:
-    client: QueueClient
-    cursor: str | None = None  # of the last entry that was read
-    tokens: int = 0
-
-
-class LiveTokens:
-    """Mutable; one per run. `total` is what was seen in the last looks."""
-
-    def __init__(self) -> None:
-        self._jobs: dict[str, _LiveJob] = {}  # by job id, in the order of their submission
-
-    @property
-    def total(self) -> int:
-        return sum(job.tokens for job in self._jobs.values())
-
-    def begin(self, client: QueueClient, job_ids: Iterable[str]) -> None:
-        for job_id in job_ids:
-            self._jobs.setdefault(job_id, _LiveJob(client))
-
-    def end(self, job_id: str) -> None:
-        self._jobs.pop(job_id, None)
-
-    async def look(self) -> None:
-        """Reads what is new in the logs. Raises Unavailable, AccessDenied, ProtocolError."""
-        by_client: defaultdict[QueueClient, dict[str, _LiveJob]] = defaultdict(dict)
-        for job_id, job in islice(self._jobs.items(), MOST_JOBS):
-            by_client[job.client][job_id] = job
-        for client, jobs in by_client.items():
-            found = await client.new_tokens({job_id: job.cursor for job_id, job in jobs.items()})
-            for job_id, (cursor, tokens) in found.items():
-                jobs[job_id].cursor = cursor
-                jobs[job_id].tokens += tokens
 
 
 class LineRun:
