@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from millstream.client.session.options import ClientOptions
-from millstream.client.session.session import AFTER_S, AGAIN_S, MOST
+from millstream.client.session.lost_entry_probe import AFTER_S, AGAIN_S, MOST
 from millstream.gateway.redis.gateway_calls import GATEWAY
 from millstream.wire.calls.scripts import PROTOCOL, script_paths
 from millstream.wire.messages.choices import Delta
