@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.input_file import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.input_comparison import begin
 from millstream.batch.run.run_options import RunOptions

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.workers.answering_worker import completion, write_lines
 
-from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.input_file import InputFile
 from millstream.batch.input_check import SHOWN_LINES, InputCheck
 from millstream.batch.run.run_options import RunOptions
 from millstream.errors import InvalidRequest

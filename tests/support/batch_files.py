@@ -8,7 +8,7 @@ from typing import Any, Literal
 import redis
 
 from millstream import AsyncClient, ClientOptions
-from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.input_file import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.run.run import BatchRun
 from millstream.batch.run.run_options import RunOptions

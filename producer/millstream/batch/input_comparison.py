@@ -11,17 +11,17 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
-from millstream.batch.files.input_lines import InputFile, InputLine
+from millstream.batch.files.input_file import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.files.runfile import identity, line_digest_of
 from millstream.batch.rows import row_digests
-from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, digest_of, parse, queue_of, read_row
+from millstream.batch.rows.batch_lines import digest_of, queue_of
 from millstream.batch.rows.faults import FaultCode, FirstLines, LineFault
 from millstream.batch.rows.line_findings import LineFindings, Models
+from millstream.batch.rows.line_splitter import InputLine
 from millstream.batch.run.model_watch import OnChange
 from millstream.batch.run.run_options import RunOptions
 from millstream.errors import InvalidRequest
-from millstream.wire.keys import Lane
 from millstream.wire.state.queue_info import ModelIdentity
 
 SHOWN_LINES = 5
@@ -103,10 +103,7 @@ class Survey:
         """Returns the fault of a line that has no custom_id of its own."""
         self._stale_lines.discard(line.number)
         try:
-            if line.data is None:
-                raise LineFault(FaultCode.LINE_TOO_LONG, "")
-            fields = self._options.completed(parse(line.data))
-            custom_id = custom_id_of(fields)
+            custom_id, fields = self._options.fields_of(line)
             key = identity(custom_id)
             if key in self._seen:
                 raise LineFault(FaultCode.DUPLICATE_CUSTOM_ID, "", "custom_id")
@@ -152,7 +149,7 @@ class Survey:
         if self.work and not self._under_way:
             return
         try:
-            row = self._read(line.number, custom_id, fields)
+            row = self._options.row_of(line, custom_id, fields)
         except LineFault:
             return
         self.work = True
@@ -173,13 +170,10 @@ class Survey:
         try:
             if row_digests.is_of_job(mark):
                 return mark == row_digests.of_digest(digest_of(custom_id, fields)) and not self._moved(fields)
-            self._read(line.number, custom_id, fields)
+            self._options.row_of(line, custom_id, fields)
         except LineFault as fault:
             return mark == _of_fault(fault)
         return False
-
-    def _read(self, line: int, custom_id: str, fields: Mapping[str, Any]) -> BatchLine:
-        return read_row(line, custom_id, fields, lane=Lane.BATCH, tenant="", queue=self._options.queue)
 
     def _moved(self, fields: Mapping[str, Any]) -> bool:
         """True if another model would answer the line now."""

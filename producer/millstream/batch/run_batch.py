@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
-from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.input_file import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.input_comparison import begin
 from millstream.batch.prepare_run import prepare, read_models

@@ -11,13 +11,15 @@ from support.workers.answering_worker import answering, completion, read_rows
 from support.workers.counting_worker import until
 
 from millstream import AsyncClient, ErrorInfo, PromptTokens, Result
-from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.input_file import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.files.runfile import line_digest_of
 from millstream.batch.input_check import InputCheck
 from millstream.batch.line_counts import LineCounts
 from millstream.batch.rows.batch_lines import read_row
 from millstream.batch.rows.faults import LineFault
+from millstream.batch.rows.line_rules import LineRules
+from millstream.batch.rows.line_splitter import InputLine
 from millstream.batch.run.run_options import RunOptions
 from millstream.batch.run_cancellation import Cancelled, cancel_jobs
 from millstream.errors import JobFailed
@@ -62,15 +64,16 @@ async def test_the_window_counts_the_jobs_of_lists(place: BatchFiles) -> None:
 
 
 def test_a_line_of_prompts_has_the_size_of_its_requests() -> None:
-    options, metadata = RunOptions(), {"note": "x" * 500}
-    row = options.row_of(1, "a", completion("a", ["one"] * 100, metadata=metadata))
+    rules, metadata = LineRules(), {"note": "x" * 500}
+    line = InputLine(1, b"its text")
+    row = rules.row_of(line, "a", completion("a", ["one"] * 100, metadata=metadata))
     assert row.size > 100 * 500
-    assert options.row_of(1, "a", completion("a", "one", metadata=metadata)).size == 0  # that of its text
+    assert rules.row_of(line, "a", completion("a", "one", metadata=metadata)).size == len(b"its text")
     many = completion("a", ["one"] * 256, prediction="x" * 40_000)
     with pytest.raises(
         LineFault, match=r"^body\.prompt: all, each with the other fields, may take"
     ) as caught:
-        options.row_of(1, "a", many)
+        rules.row_of(line, "a", many)
     assert caught.value.field == "body.prompt"
 
 

@@ -31,8 +31,7 @@ from millstream import (
 from millstream.batch.files.journal import Journal
 from millstream.batch.rows.batch_lines import BatchLine, read_row
 from millstream.batch.run.model_watch import OnChange
-from millstream.batch.run.run_options import RunOptions
-from millstream.batch.run.submit_lines import Patience
+from millstream.batch.run.run_options import Patience, RunOptions
 from millstream.wire import calls
 from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.state.queue_info import QueueInfo, create_or_read
@@ -280,7 +279,7 @@ async def test_an_earlier_job_answered_by_another_model_is_redone(place: BatchFi
             journal.submits("default", [own_id])
             journal.serves("default", new)
         async with AsyncClient(place.server.url) as client:
-            await client.submit_many([{"request": row.request, "id": own_id}])
+            await client.submit_many([{"request": row.requests[0], "id": own_id}])
             await client.wait(own_id)
         worker.model = new
         await replace_model(place.server.url, new)

@@ -15,7 +15,7 @@ from fuzz.mutation import damage, mutate
 from fuzz.target import Target, check, folder
 from fuzz.targets.codec import body
 from fuzz.values import blob, jsonable, subset, text, weighted
-from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.input_file import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.input_comparison import Survey
 from millstream.batch.rows import output_rows

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.batch.rows.seen_ids import SeenIds
 from millstream.errors import ProtocolError
 from millstream.gateway.batches.records.batch_part import BatchPart
 from millstream.gateway.batches.records.batch_record import BatchRecord, RowKind
 from millstream.gateway.batches.records.line_set import LineSet, ranges_of
 from millstream.gateway.batches.runner.input_stream import input_lines
-from millstream.gateway.batches.runner.seen_ids import SeenIds
 
 MOST = 5  # bytes of a line
 

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from support.gateway import HELLO, Gateway
 from support.standstill import LONGEST_S, shortest_gap
 
-from millstream.batch.rows.batch_lines import BatchRow
+from millstream.batch.rows.batch_lines import BatchLine
 from millstream.client.session.ended_job import EndedJob
 from millstream.gateway.auth.api_keys import ANYBODY
 from millstream.gateway.batches.records.batch_record import RowKind
@@ -148,7 +148,7 @@ def long_end() -> EndedJob:
 async def test_nor_does_a_long_answer(write: Callable[..., Any], executor: CpuExecutor) -> None:
     ended = long_end()
     assert LONG < ended.size < 2 * LONG
-    row = BatchRow(1, "a", ApiEndpoint.CHAT, "default", "0" * 64)
+    row = BatchLine(1, "a", ApiEndpoint.CHAT, "default", "0" * 64)
     job_id = ended.record.job_id
     args = ([job_id], [ended], ApiEndpoint.CHAT, {}) if write is whole_body else (row, [ended])
     work = partial(executor.run, "acme", ended.size, write, *args)
@@ -158,7 +158,7 @@ async def test_nor_does_a_long_answer(write: Callable[..., Any], executor: CpuEx
 
 
 def test_an_unreadable_answer_fails_only_its_own_row() -> None:
-    row = BatchRow(1, "a", ApiEndpoint.CHAT, "default", "0" * 64)
+    row = BatchLine(1, "a", ApiEndpoint.CHAT, "default", "0" * 64)
     made = ended_row(row, [ended_with(b"\xc1")])
     assert (made.kind, json.loads(made.data)["error"]["code"]) == (RowKind.ERROR, UNREADABLE)
 

@@ -132,6 +132,12 @@ def duplicate(custom_id: str) -> LineFault:
     return LineFault(FaultCode.DUPLICATE_CUSTOM_ID, problem, "custom_id", custom_id)
 
 
-def invalid(path: str, value: Any, problem: str, code: str = FaultCode.INVALID_FIELD) -> LineFault:
+def invalid(
+    path: str,
+    value: Any,
+    problem: str,
+    code: str = FaultCode.INVALID_FIELD,
+    custom_id: str | None = None,
+) -> LineFault:
     """The fault of the field at this dotted path."""
-    return LineFault(code, str(InvalidRequest(path, value, problem)), path)
+    return LineFault(code, str(InvalidRequest(path, value, problem)), path, custom_id)

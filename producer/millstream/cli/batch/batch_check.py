@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.input_file import InputFile
 from millstream.batch.input_check import InputCheck
 from millstream.batch.input_comparison import refuse_unknown
 from millstream.batch.line_counts import LineCounts

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.input_file import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.input_comparison import Survey, begin
 from millstream.batch.prepare_run import make_ready, prepare, queues_of, read_contexts, read_models

@@ -7,17 +7,17 @@ import json
 import time
 from collections.abc import AsyncIterator, Collection
 
-from millstream.batch.files.input_lines import InputLine
 from millstream.batch.rows.faults import LineFault
+from millstream.batch.rows.line_splitter import InputLine
 from millstream.client.session.run_while import run_while
 from millstream.gateway.batches.records.batch_catalogue import BatchCatalogue
 from millstream.gateway.batches.records.batch_lease import BatchInterrupted, BatchLease
 from millstream.gateway.batches.records.batch_record import BatchRecord, BatchStatus
+from millstream.gateway.batches.runner.batch_line_run import BatchLineRun
 from millstream.gateway.batches.runner.close_lines import LineCloser
 from millstream.gateway.batches.runner.finished_rows import CloseReason
 from millstream.gateway.batches.runner.input_stream import input_lines
 from millstream.gateway.batches.runner.line_reader import LineReader
-from millstream.gateway.batches.runner.line_run import LineRun
 from millstream.gateway.batches.runner.part_writer import PartWriter
 from millstream.gateway.batches.runner.result_files import ResultFiles
 from millstream.gateway.batches.runner.validation import Verdict, validate
@@ -39,7 +39,7 @@ class BatchExecution:
         self._gateway, self._catalogue = gateway, catalogue
         self._batch, self._lease = batch, lease
         self._results = ResultFiles(gateway.store, gateway.files, gateway.marker)
-        self._line_run: LineRun | None = None
+        self._line_run: BatchLineRun | None = None
 
     @property
     def stalled_s(self) -> float:
@@ -92,7 +92,7 @@ class BatchExecution:
 
     async def _answer_lines(self, parts: PartWriter) -> None:
         reader, clients, executor = self._reader(), self._gateway.clients, self._gateway.executor
-        self._line_run = LineRun(self._batch, self._lease, clients, reader, parts, executor)
+        self._line_run = BatchLineRun(self._batch, self._lease, clients, reader, parts, executor)
         await self._line_run.run(self._lines())
         self._line_run = None
 
