@@ -27,7 +27,7 @@ from millstream.batch.rows.output_rows import (
 from millstream.batch.run.model_watch import ModelWatch
 from millstream.batch.run.pace import work_of
 from millstream.batch.run.result_cleanup import ResultCleanup
-from millstream.batch.run.row_ledger import Refusal
+from millstream.batch.run.row_ledger import Refusal, RowLedger
 from millstream.batch.run.run_clock import RunClock
 from millstream.batch.run.run_options import RunOptions
 from millstream.batch.run.tally import Tally
@@ -51,8 +51,8 @@ from millstream.wire.messages.job_messages import Result
 _End = Result | JobError
 
 
-class FileLedger:
-    """A `RowLedger`. `full`: the queue's latest refusal, until there is room; `barred`: the server's, until
+class FileLedger(RowLedger[AsyncClient, Result | JobError, int]):
+    """`full`: the queue's latest refusal, until there is room; `barred`: the server's, until
     it takes writes (its disk is full, say). `since_ms`: what was computed before is no work of this run.
     """
 

@@ -23,7 +23,7 @@ from millstream.batch.run.equal_lines import EqualLines
 from millstream.batch.run.row_ledger import C, E, P, Refusal, RowLedger
 from millstream.batch.run.window import Window
 from millstream.client.submit.submission import Submitted
-from millstream.errors import Conflict, JobError, QueueFull, QueueMismatch, Unavailable
+from millstream.errors import Conflict, QueueFull, QueueMismatch, Unavailable
 
 CHUNK_ROWS = 256  # sent in one round trip, waited for together
 MAX_ROUNDS = 5  # submissions of a job that the server keeps losing
@@ -98,7 +98,7 @@ class LineRun(Generic[C, E, P]):
         """Submit these rows, and write each one's row when it ends."""
         for attempt in range(1, MAX_ROUNDS + 1):
             jobs = await self._submit(client, rows)
-            lines: LineEnds[E | JobError] = LineEnds(jobs)
+            lines: LineEnds[E] = LineEnds(jobs)
             rows.clear()  # a row is released when it ends, even if others are slow
             async with aclosing(self._ledger.ended(client, list(jobs))) as ended:
                 async for job_id, end in ended:

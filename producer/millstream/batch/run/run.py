@@ -21,8 +21,7 @@ from millstream.batch.run.run_options import RunOptions
 from millstream.batch.run.tally import Summary, Tally
 from millstream.batch.run.window import Window
 from millstream.client.async_client import AsyncClient
-from millstream.errors import JobError, MillstreamError, QueueFull
-from millstream.wire.messages.job_messages import Result
+from millstream.errors import MillstreamError, QueueFull
 
 
 class BatchRun:
@@ -40,9 +39,7 @@ class BatchRun:
         self._client = client
         self._options = options = options or RunOptions()
         self._ledger = FileLedger(journal, client, options, self.tally, self.clock)
-        self.lines: LineRun[AsyncClient, Result | JobError, int] = LineRun(
-            self._ledger, Window(options.window, options.window_bytes)
-        )
+        self.lines = LineRun(self._ledger, Window(options.window, options.window_bytes))
         self._seen = SeenIds()  # custom_ids of this pass
 
     async def run(self) -> Summary:

@@ -14,9 +14,8 @@ from millstream.batch.run.line_run import CHUNK_ROWS
 from millstream.client.session.ended_job import EndedJob
 from millstream.errors import JobError
 from millstream.gateway.batches.records.batch_record import BatchRecord
-from millstream.gateway.batches.runner.batch_line_run import unwritten_rows
 from millstream.gateway.batches.runner.finished_rows import CloseReason, FinishedRow, closed_row, row_of
-from millstream.gateway.batches.runner.line_reader import LineReader
+from millstream.gateway.batches.runner.line_reader import LineReader, unwritten_rows
 from millstream.gateway.batches.runner.part_writer import PartWriter
 from millstream.gateway.cpu_executor import CpuExecutor
 from millstream.gateway.queues.queue_clients import QueueClients

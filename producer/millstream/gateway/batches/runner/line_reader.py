@@ -4,6 +4,8 @@ the models of one key.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from millstream.batch.rows.batch_lines import BatchLine
@@ -12,10 +14,14 @@ from millstream.batch.rows.line_rules import LineRules
 from millstream.batch.rows.line_splitter import InputLine
 from millstream.gateway.auth.api_keys import ApiKey
 from millstream.gateway.batches.records.batch_record import BatchRecord
+from millstream.gateway.batches.runner.finished_rows import faulty_row
+from millstream.gateway.batches.runner.part_writer import PartWriter
 from millstream.gateway.cpu_executor import CpuExecutor, UnexpectedError
 from millstream.gateway.queues.queue_directory import QueueDirectory
 from millstream.openai.api_error import ApiError
 from millstream.openai.request_body import DEFAULT_QUEUE
+
+_AT_ONCE = 8  # lines, until other tasks of the gateway have their turn
 
 
 class LineReader:
@@ -64,6 +70,23 @@ class LineReader:
                 raise LineFault(str(error.code), message, "body.model", row.custom_id) from None
             self.models[model] = served.queue
         return self.models[model]
+
+
+async def unwritten_rows(
+    lines: AsyncIterator[InputLine], reader: LineReader, parts: PartWriter
+) -> AsyncIterator[BatchLine]:
+    """Those lines that have no row. Raises LeaseLost, MillstreamError."""
+    async for line in lines:
+        if line.number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+        if line.number in parts.written:
+            continue
+        try:
+            row = await reader.read(line)
+        except LineFault as fault:
+            await parts.add(faulty_row(line.number, fault, line.data))
+            continue
+        yield row
 
 
 def read_line(line: InputLine, rules: LineRules) -> BatchLine | LineFault:

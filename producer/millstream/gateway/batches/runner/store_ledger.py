@@ -5,13 +5,15 @@ the batch and the line, so that a second run of the same batch meets the jobs of
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from typing import NoReturn
 
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.line_ends import LineJobs, job_id_of_taken
-from millstream.batch.run.row_ledger import Refusal
+from millstream.batch.run.row_ledger import Refusal, RowLedger
 from millstream.client.session.ended_job import EndedJob
 from millstream.client.submit.requests import JobFields
 from millstream.client.submit.submission import Outcome, Submitted
@@ -33,13 +35,14 @@ from millstream.gateway.cpu_executor import CpuExecutor
 from millstream.gateway.queues.queue_clients import QueueClient, QueueClients
 from millstream.wire.messages.job_messages import State
 
+COUNT_TOKENS_S = 3.0  # between two looks at the rows under way
 ROOM_S = 60.0  # one wait for room in the queue, repeated without limit
 AGAIN_S = 2.0  # until rows are sent again that nobody takes now
 _End = EndedJob | JobError
 
 
-class StoreLedger:
-    """A `RowLedger`. `progress_s`: when its queues have taken or answered a line, of the monotonic clock."""
+class StoreLedger(RowLedger[QueueClient, EndedJob | JobError, RowPlace]):
+    """Made for one pass over the input. `answered`: rows that were written in it."""
 
     def __init__(
         self,
@@ -48,18 +51,28 @@ class StoreLedger:
         clients: QueueClients,
         parts: PartWriter,
         executor: CpuExecutor,
-        live: LiveTokens,
     ) -> None:
-        self.answered = 0  # rows
-        self.progress_s = time.monotonic()
+        self.answered = 0
+        self._progress_s = time.monotonic()
         self._batch, self._lease, self._clients = batch, lease, clients
-        self._parts, self._executor, self._live = parts, executor, live
+        self._parts, self._executor = parts, executor
+        self._live = LiveTokens()
+
+    @property
+    def stalled_s(self) -> float:
+        """Returns for how long its queues have taken no line and answered none."""
+        return time.monotonic() - self._progress_s
+
+    async def count_tokens(self) -> NoReturn:
+        """Counts for those who look at the batch: the lease writes the number when it is renewed."""
+        while True:
+            await asyncio.sleep(COUNT_TOKENS_S)
+            with contextlib.suppress(MillstreamError):  # again soon
+                await self._live.look()
+            self._lease.live_tokens = self._live.total + self._parts.held_tokens
 
     def client_of(self, queue: str) -> QueueClient:
         return self._clients[queue]
-
-    def has_job(self, row: BatchLine) -> bool:
-        return False  # another gateway may have submitted it: its job is found, or left to expire
 
     async def submit(self, client: QueueClient, rows: Sequence[BatchLine]) -> list[Outcome]:
         deadline_s = max(1.0, self._lease.left_s)
@@ -74,12 +87,9 @@ class StoreLedger:
             return [error] * len(jobs)
 
     def takes(self, row: BatchLine, taken: Sequence[Submitted | Conflict]) -> None:
-        self.progress_s = time.monotonic()
+        self._progress_s = time.monotonic()
         if not row.sampling.logprobs and not self._parts.is_counted(row.line):
             self._live.begin(self._clients[row.queue], map(job_id_of_taken, taken))
-
-    def waits(self, row: BatchLine, refusal: Refusal, taken: Sequence[Submitted | Conflict]) -> None:
-        """A batch waits for its time, which its lease counts."""
 
     async def pause(self, client: QueueClient, refusals: Sequence[Refusal]) -> None:
         if refusals:
@@ -125,7 +135,7 @@ class StoreLedger:
 
     def _advance(self) -> None:
         self.answered += 1
-        self.progress_s = time.monotonic()
+        self._progress_s = time.monotonic()
 
     def _own_ids(self, row: BatchLine) -> list[str]:
         return self._batch.own_ids(row.line, row.prompts)
