@@ -1,5 +1,5 @@
-"""Many short lines of a batch file through both doors: `run_batch`, and `/v1/batches` of a gateway. The engine
-is a stand-in that draws as fast as it can.
+"""Many short lines of a batch file through both doors: `run_batch`, and `/v1/batches` of a gateway. The
+engine is a stand-in that draws as fast as it can.
 
     python -m ops.bench lines [--lines 100000]
 
