@@ -14,10 +14,9 @@ import pytest
 from support.limits import no_file_above
 from support.workers.answering_worker import completion, read_rows, write_lines
 
-from millstream.batch import input_comparison as surveys
+from millstream.batch.batch_session import BatchSession
 from millstream.batch.files.journal import Journal, WriteFailed
 from millstream.batch.input_comparison import Survey
-from millstream.batch.prepare_run import make_ready
 from millstream.batch.rows.batch_lines import custom_id_of, parse, read_row
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.output_rows import fault_row
@@ -48,10 +47,10 @@ def begin(
     retry: bool = False,
     served: Mapping[str, ModelIdentity] | None = None,
 ) -> Survey:
-    retried = journal.failures(failed=retry, incomplete=False)
-    options = replace(options, on_change=on_change)
-    survey = surveys.begin(source, journal, options, retried=retried, served=served)
-    make_ready(survey, journal, options)
+    session = BatchSession(source, journal, replace(options, on_change=on_change, retry_failed=retry))
+    session._served = served or {}
+    survey = session.compare()
+    session.prepare_files()
     return survey
 
 

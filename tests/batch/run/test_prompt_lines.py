@@ -87,7 +87,7 @@ async def test_the_failure_of_a_prompt_is_that_of_its_line(place: BatchFiles) ->
         assert place.faults() == [(1, "model_refused", "body.prompt[1]")]
         assert texts(place) == {"c": ANSWERS["c"]}
         before = worker.computed_once()
-        await place.run(retry="failed")  # as new jobs
+        await place.run(RunOptions(retry_failed=True))  # as new jobs
         assert worker.computed_once() > before
 
 

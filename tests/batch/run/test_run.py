@@ -30,6 +30,7 @@ from millstream import (
 )
 from millstream.batch.files.journal import Journal
 from millstream.batch.rows.batch_lines import BatchLine, read_row
+from millstream.batch.rows.line_splitter import MAX_LINE_BYTES
 from millstream.batch.run.model_watch import OnChange
 from millstream.batch.run.run_options import Patience, RunOptions
 from millstream.wire import calls
@@ -60,7 +61,7 @@ async def test_bad_lines_become_error_rows_and_the_rest_goes_on(place: BatchFile
         completion("u") | {"url": "/v1/embeddings"},
         completion("t", temperature="hot"),
         completion("s", tools=[{"type": "function"}]),
-        completion("l", "x" * 20_000),
+        completion("l", "x" * MAX_LINE_BYTES),
         b'{"custom_id": "bytes \xff"}\n',
         completion("f", "please fail"),
         completion("ok", "日本 🙂", tempo=3),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
 from millstream.batch.files.input_file import InputFile
@@ -31,13 +31,18 @@ class BatchRun:
     """
 
     def __init__(
-        self, source: InputFile, journal: Journal, client: AsyncClient, options: RunOptions | None = None
+        self,
+        source: InputFile,
+        journal: Journal,
+        client: AsyncClient,
+        options: RunOptions | None = None,
+        room: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`room` is awaited before each line: who takes the rows may be slower than the queue."""
         self.source = source
         self.tally = Tally()
         self.clock = RunClock(self.tally, journal)
-        self._journal = journal
-        self._client = client
+        self._journal, self._client, self._room = journal, client, room
         self._options = options = options or RunOptions()
         self._ledger = FileLedger(journal, client, options, self.tally, self.clock)
         self.lines: LineRun[AsyncClient, Result | JobError, int] = LineRun(
@@ -78,6 +83,8 @@ class BatchRun:
         for line in self.source:
             if line.number % CHUNK_ROWS == 0:
                 await asyncio.sleep(0)  # many answered lines in a row must not starve other tasks
+            if self._room is not None:
+                await self._room()
             try:
                 row = self._row(line)
             except LineFault as fault:

@@ -131,14 +131,14 @@ def run(
                 tenant=tenant,
                 keep_results=keep_results,
                 on_change=on_change,
+                retry_failed=retry_failed,
+                retry_incomplete=retry_incomplete,
                 strict_fields=strict_fields,
                 reuse=not no_reuse,
                 response_format=response_format,
             ),
             client,
             price_per_hour,
-            retry_failed=retry_failed,
-            retry_incomplete=retry_incomplete,
             cancel_on_interrupt=cancel_on_interrupt,
         )
         with Journal(place, local.name if local else None, copy=copy) as journal:
