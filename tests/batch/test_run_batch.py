@@ -6,17 +6,30 @@ import asyncio
 import json
 import subprocess
 import sys
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from support.batch_files import BatchFiles, answers_of, documents
 from support.servers.servers import Server
 from support.workers.answering_worker import answering, completion, read_rows, write_lines
 from support.workers.counting_worker import until
 from support.workers.hand_worker import replace_model
 
-from millstream import AsyncClient, Client, InvalidRequest, ModelIdentity, run_batch, run_batch_blocking
+from millstream import (
+    AsyncClient,
+    BatchProgress,
+    Client,
+    InvalidRequest,
+    ModelIdentity,
+    batch_rows,
+    batch_rows_blocking,
+    run_batch,
+    run_batch_blocking,
+)
+from millstream.batch import run_batch as module
 from millstream.batch.files.journal import Journal
 from millstream.batch.rows import batch_lines
 from millstream.openai.request_body import read_body
@@ -135,6 +148,114 @@ async def test_a_program_may_keep_the_answers_of_a_replaced_model(place: BatchFi
     assert place.noted_models() == ["old", "new"]
 
 
+async def test_a_program_is_told_the_progress(place: BatchFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it runs, and when it has ended; an exception then ends the run, which goes on later."""
+    monkeypatch.setattr(module, "PROGRESS_S", 0.01)
+    place.write(*documents(6), completion("hot", temperature="hot"))
+    told: list[BatchProgress] = []
+
+    def note(progress: BatchProgress) -> None:
+        told.append(progress)
+        if progress.completed == 2:
+            raise Panic("enough")
+
+    async with AsyncClient(place.server.url) as client:
+        with answering(place.server.url) as worker:
+            worker.after = 2
+            with pytest.raises(Panic):
+                await run_batch(client, place.source, place.out, on_progress=note, window=3)
+            last = told[-1]
+            assert (last.lines, last.done, last.completed, last.under_way) == (7, 2, 2, 3)
+            worker.gate.set()
+            done = await run_batch(client, place.source, place.out, on_progress=told.append)
+            assert worker.computed_once() == 6
+    last = told[-1]
+    assert (last.completed, last.failed, last.skipped, last.done, last.under_way) == (4, 1, 2, 7, 0)
+    assert last.seconds >= done.seconds > 0
+
+
+class Page(BaseModel):
+    b: str
+    a: str = ""
+
+
+SCHEMA = {"type": "object", "properties": {"b": {}, "a": {}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        (SCHEMA, '{"type":"object","properties":{"b":{},"a":{}}}'),
+        ({"type": "json_schema", "json_schema": {"name": "page", "schema": SCHEMA}}, '"properties":{"b":{}'),
+        (Page, '"additionalProperties":false'),
+        ({"type": "text"}, None),
+        (None, None),
+    ],
+)
+async def test_a_schema_is_for_the_lines_that_ask_for_no_format(
+    place: BatchFiles, schema: Any, text: str | None
+) -> None:
+    own = completion("own", "own", response_format={"type": "text"})
+    place.write(completion("a", "plain"), own)
+    async with AsyncClient(place.server.url) as client:
+        with answering(place.server.url) as worker:
+            await run_batch(client, place.source, place.out, schema=schema)
+            formats = {one.prompt: one.response_format for one in worker.requests.values()}
+            assert formats["own"] is None
+            made = formats["plain"]
+            assert made is None if text is None else made is not None and text in made.text
+            with pytest.raises(InvalidRequest, match="1 line has changed"):
+                await run_batch(client, place.source, place.out, schema={"enum": [1]})
+            with pytest.raises(InvalidRequest, match=r"^schema: "):
+                await run_batch(client, place.source, place.out, schema=5)  # type: ignore[arg-type]
+
+
+async def test_rows_are_read_while_the_run_writes_them(place: BatchFiles) -> None:
+    """Those of earlier runs first. Who stops reading interrupts the run."""
+    place.write(*documents(6), completion("hot", temperature="hot"))
+    async with AsyncClient(place.server.url) as client:
+        with answering(place.server.url) as worker:
+            worker.after = 3
+            async with aclosing(batch_rows(client, place.source, place.out)) as rows:
+                first = [await anext(rows) for _ in range(4)]
+                assert len(place.answers()) == 3  # the others have none yet
+            assert sorted(row["custom_id"] for row in first) == [*sorted(place.answers()), "hot"]
+            worker.gate.set()
+            again = [row async for row in batch_rows(client, place.source, place.out)]
+            assert worker.computed_once() == 6
+    assert again[:3] == [row for row in first if row["response"]]
+    assert sorted(map(str, again)) == sorted(map(str, read_rows(place.out) + read_rows(place.errors)))
+    assert place.answers() == answers_of(6)
+
+
+async def test_what_ends_a_run_reaches_the_reader_of_its_rows(place: BatchFiles) -> None:
+    def panic(_: BatchProgress) -> None:
+        raise Panic("enough")
+
+    place.write(*documents(2))
+    async with AsyncClient(place.server.url) as client:
+        with answering(place.server.url), pytest.raises(Panic):
+            [row async for row in batch_rows(client, place.source, place.out, on_progress=panic)]
+        assert len(place.answers()) == 2
+        with Journal(place.out), pytest.raises(InvalidRequest, match="another run is writing"):
+            await anext(batch_rows(client, place.source, place.out))
+
+
+async def test_a_slow_reader_slows_the_run(place: BatchFiles) -> None:
+    """Unread rows wait in the files, with no more of them than the bound and the window."""
+    place.write(*(completion(f"doc-{i}", f"{i} " + "x" * 100_000) for i in range(60)))
+    async with AsyncClient(place.server.url) as client:
+        with answering(place.server.url) as worker:
+            async with aclosing(batch_rows(client, place.source, place.out, window=4)) as rows:
+                await anext(rows)
+                await until(lambda: len(worker.answered) >= 11)
+                for _ in range(1_000):  # the run has every chance to submit more
+                    await asyncio.sleep(0)
+                assert len(worker.answered) < 20
+                assert sum([1 async for _ in rows]) == 59
+    assert worker.computed_once() == 60
+
+
 @pytest.mark.parametrize(("field", "value"), [("lane", "fast"), ("on_change", "ask")])
 def test_a_word_that_is_none_of_them_is_named(field: str, value: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {field: value}
@@ -147,8 +268,10 @@ def test_a_program_without_asyncio_does_so_too(valkey: Server, tmp_path: Path) -
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     write_lines(source, [completion("a", "one")])
     with Client(valkey.url) as client, answering(valkey.url):
-        summary = run_batch_blocking(client, source, out)
-    assert summary.completed == len(read_rows(out)) == 1
+        assert [row["custom_id"] for row in batch_rows_blocking(client, source, out, window=1)] == ["a"]
+        assert run_batch_blocking(client, source, out).skipped == len(read_rows(out)) == 1
+        with pytest.raises(TypeError, match="no option 'patience'"):
+            run_batch_blocking(client, source, out, patience=None)  # type: ignore[call-arg]
 
 
 def test_a_client_that_runs_no_batch_imports_none() -> None:

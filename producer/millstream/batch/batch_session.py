@@ -20,8 +20,8 @@ from millstream.wire.state.queue_info import ModelIdentity
 
 
 class BatchSession:
-    """The steps, in their order: `read_models`, which a run without a given server leaves out, `compare`,
-    `prepare`, `running`, `finish`. The journal is open from the first to the last.
+    """The steps, in their order: `read_models`, if a server is given, `compare`, `prepare`, `running`; and at
+    the end the `finish` of its journal, which is open all the time.
     """
 
     survey: Survey  # from `compare` on
@@ -73,7 +73,3 @@ class BatchSession:
         with InputFile(self.source) as lines:
             lines.total = self.survey.lines
             yield BatchRun(lines, self.journal, client, self.options, room)
-
-    def finish(self) -> None:
-        """End a run whose lines all have rows. Raises WriteFailed."""
-        self.journal.finish()

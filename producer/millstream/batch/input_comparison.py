@@ -31,10 +31,7 @@ class Survey:
     """One pass over IN. Collects findings and decides nothing."""
 
     def __init__(
-        self,
-        journal: Journal,
-        options: RunOptions,
-        served: Mapping[str, ModelIdentity] | None = None,
+        self, journal: Journal, options: RunOptions, served: Mapping[str, ModelIdentity] | None = None
     ) -> None:
         """`served`: the models that queues have now, of which the run has recorded one."""
         self.lines = 0  # that are not blank

@@ -3,43 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, NoReturn, TypedDict, Unpack
 
 from millstream.batch.batch_session import BatchSession
 from millstream.batch.files.journal import Journal
 from millstream.batch.run.model_watch import OnChange
-from millstream.batch.run.progress import OnProgress, told
+from millstream.batch.run.run import BatchRun
 from millstream.batch.run.run_options import RunOptions
-from millstream.batch.run.tally import Summary
+from millstream.batch.run.tally import Progress, Summary
 from millstream.batch.run.written_rows import WrittenRows
 from millstream.client.async_client import AsyncClient
+from millstream.client.session.run_while import run_while
 from millstream.client.sync_client import Client
 from millstream.openai.fields.value_forms import one_of
 from millstream.openai.structured_outputs import SchemaArgument, format_of_schema
 from millstream.wire.keys import Lane
 
+PROGRESS_S = 1.0  # between two calls
+OnProgress = Callable[[Progress], None]
 FilePath = str | PathLike[str]
 
 
 class BatchFields(TypedDict, total=False):
-    """The options of a run. All have defaults."""
+    """The options of a run. All have defaults, which are those of `millstream batch run`."""
 
     queue: str | None  # for all lines, overriding their body.model
     window: int  # jobs under way at once
     lane: Lane | str
     tenant: str
-    schema: SchemaArgument | None  # the format of lines that ask for none
+    schema: SchemaArgument | None  # a JSON schema, a pydantic model or OpenAI's `response_format`, for lines
+    # that ask for no format
     keep_results: bool  # on the server when their rows are on disk
-    reuse: bool  # False computes equal lines each by itself
-    strict_fields: bool  # a field that nothing reads raises InvalidRequest before the first job
-    on_change: Literal["stop", "redo", "keep"]  # if lines or their queue's model have changed
-    retry_failed: bool  # the lines of the error file, but those whose answers were cut
+    reuse: bool  # False: equal lines are computed each by itself
+    strict_fields: bool  # a field that nothing reads raises InvalidRequest before the first job; otherwise it
+    # is counted in the summary
+    on_change: Literal["stop", "redo", "keep"]  # if lines, or their queue's model, have changed since they
+    # were answered: raise InvalidRequest, answer them again, leave their rows
+    retry_failed: bool  # try the lines of the error file again, but those whose answers were cut
     retry_incomplete: bool  # those, too
-    on_progress: OnProgress | None  # called about once a second, and at the end
+    on_progress: (
+        OnProgress | None
+    )  # a plain function, called about once a second and at the end in the thread
+    # of the client's loop; an exception in it ends the run
 
 
 async def run_batch(
@@ -47,16 +56,8 @@ async def run_batch(
 ) -> Summary:
     """Answers every line of `source` (JSONL, OpenAI Batch format): answers to `out`, error rows beside it.
 
-    An interrupted run, called again with the same files, computes no line twice. Options: `queue` for all
-    lines, overriding their `body.model`; `window`, the most jobs under way; `lane`, `tenant`; `schema`, a
-    JSON schema, a pydantic model or OpenAI's `response_format`, for lines that ask for no format;
-    `keep_results` on the server when their rows are on disk; `reuse` False computes equal lines each by
-    itself; `strict_fields`: a field that nothing reads raises InvalidRequest before the first job, otherwise
-    it is counted in the summary; `on_change`: if lines, or their queue's model, have changed since they were
-    answered, "stop" raises InvalidRequest, "redo" answers them again, "keep" leaves their rows;
-    `retry_failed` tries the lines of the error file again, except those whose answers were cut, which
-    `retry_incomplete` does. `on_progress`, a plain function, gets the run's counts about once a second and
-    once at its end, in the thread of the client's loop; an exception in it ends the run.
+    An interrupted run, called again with the same files, computes no line twice. `options` are the fields of
+    `BatchFields`.
 
     If a queue's model is replaced midway, "stop" and "redo" raise InvalidRequest before a row of the other
     model is written; called again with "redo" or "keep", the run goes on.
@@ -66,7 +67,7 @@ async def run_batch(
     """
     async with _prepared(client, source, out, options) as session:
         with session.running(client) as run:
-            return await told(run, options.get("on_progress"))
+            return await _told(run, options.get("on_progress"))
 
 
 def run_batch_blocking(
@@ -86,9 +87,8 @@ async def batch_rows(
     (`contextlib.aclosing` does so at once) interrupts the run; a later call goes on, and yields all rows.
     """
     async with _prepared(client, source, out, options) as session:
-        written = WrittenRows(session.journal)
-        with session.running(client, written.room) as run:
-            async with aclosing(written.during(told(run, options.get("on_progress")))) as rows:
+        with WrittenRows(session.journal) as written, session.running(client, written.room) as run:
+            async with aclosing(written.during(_told(run, options.get("on_progress")))) as rows:
                 async for row in rows:
                     yield row
 
@@ -98,6 +98,20 @@ def batch_rows_blocking(
 ) -> Iterator[dict[str, Any]]:
     """Yields rows as `batch_rows` does, for programs without asyncio."""
     return client.iterate(lambda behind: batch_rows(behind, source, out, **options))
+
+
+async def _told(run: BatchRun, on_progress: OnProgress | None) -> Summary:
+    if on_progress is None:
+        return await run.run()
+
+    async def tell() -> NoReturn:
+        while True:
+            await asyncio.sleep(PROGRESS_S)
+            on_progress(run.progress)
+
+    summary = await run_while(tell(), run.run())
+    on_progress(run.progress)
+    return summary
 
 
 @asynccontextmanager
@@ -112,7 +126,7 @@ async def _prepared(
         await asyncio.to_thread(session.compare)
         await session.prepare(client)
         yield session
-        await asyncio.to_thread(session.finish)
+        await asyncio.to_thread(journal.finish)
     finally:
         await asyncio.to_thread(journal.close)
 

@@ -18,7 +18,7 @@ from millstream.batch.run.file_ledger import FileLedger
 from millstream.batch.run.line_run import CHUNK_ROWS, LineRun
 from millstream.batch.run.run_clock import RunClock
 from millstream.batch.run.run_options import RunOptions
-from millstream.batch.run.tally import Summary, Tally
+from millstream.batch.run.tally import Progress, Summary, Tally
 from millstream.batch.run.window import Window
 from millstream.client.async_client import AsyncClient
 from millstream.errors import JobError, MillstreamError, QueueFull
@@ -67,6 +67,18 @@ class BatchRun:
         if self._journal.under_way:
             with contextlib.suppress(MillstreamError):  # the submit reports it, or outlasts it
                 self._ledger.since_ms = (await self._client.queue_info()).at_ms
+
+    @property
+    def progress(self) -> Progress:
+        lines = max(self.source.total or 0, self.tally.done)  # it may have grown since they were counted
+        return Progress(
+            lines,
+            self.tally.completed,
+            self.tally.failed,
+            self.tally.skipped,
+            self.lines.under_way,
+            self.clock.elapsed_s,
+        )
 
     @property
     def waits_for_room(self) -> QueueFull | None:

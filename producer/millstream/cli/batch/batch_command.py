@@ -79,18 +79,13 @@ def run(
     strict_fields: StrictFields = False,
     price_per_hour: Annotated[
         float | None,
-        typer.Option(
-            min=0,
-            metavar="PRICE",
-            help="Price of the hardware; adds the cost of rows and tokens.",
-        ),
+        typer.Option(min=0, metavar="PRICE", help="Price of the hardware; adds the cost of rows and tokens."),
     ] = None,
     cancel_on_interrupt: Annotated[
         bool, typer.Option("--cancel-on-interrupt", help="Cancel the run's jobs at the first Ctrl-C.")
     ] = False,
     keep_results: Annotated[
-        bool,
-        typer.Option("--keep-results", help="Leave results on the server after their rows are on disk."),
+        bool, typer.Option("--keep-results", help="Leave results on the server after their rows are on disk.")
     ] = False,
     no_reuse: Annotated[bool, typer.Option("--no-reuse", help="Compute equal lines each by itself.")] = False,
     durability: DurabilityOf = Durability.NONE,

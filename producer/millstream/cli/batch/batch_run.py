@@ -56,7 +56,7 @@ def carry_out(given: Given, journal: Journal) -> Summary:
     with _stack(given, session.survey) as stack:
         work = answer(stack, session, given.client, price_per_hour=given.price_per_hour)
         summary = _finished(work, stack, journal, given)
-    session.finish()
+    journal.finish()
     if from_stdin:
         journal.spool.unlink(missing_ok=True)
     return summary
