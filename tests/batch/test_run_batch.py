@@ -6,9 +6,10 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Coroutine
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel
@@ -21,6 +22,7 @@ from support.workers.hand_worker import replace_model
 from millstream import (
     AsyncClient,
     BatchProgress,
+    BatchSummary,
     Client,
     InvalidRequest,
     ModelIdentity,
@@ -32,6 +34,7 @@ from millstream import (
 from millstream.batch import run_batch as module
 from millstream.batch.files.journal import Journal
 from millstream.batch.rows import batch_lines
+from millstream.batch.run.written_rows import WrittenRows
 from millstream.openai.request_body import read_body
 
 
@@ -97,54 +100,37 @@ async def test_a_line_whose_reading_raises_is_an_error_row(
     assert "secret" not in told["panic"]["message"]
 
 
-async def test_a_program_may_have_equal_lines_computed_apart(valkey: Server, tmp_path: Path) -> None:
-    source = write_lines(tmp_path / "in.jsonl", [completion(f"{i}", temperature=0) for i in range(3)])
-    async with AsyncClient(valkey.url) as client:
-        with answering(valkey.url) as worker:
-            once = await run_batch(client, source, tmp_path / "once.jsonl")
-            apart = await run_batch(client, source, tmp_path / "apart.jsonl", reuse=False)
-    assert (once.reused, apart.reused, worker.computed_once()) == (2, 0, 4)
-
-
-async def test_a_program_is_told_that_its_model_was_replaced(place: BatchFiles) -> None:
-    """Midway, and when it goes on: no row of the other model stands beside the first ones."""
+@pytest.mark.parametrize("keep", [False, True])
+async def test_a_program_is_told_that_its_model_was_replaced(place: BatchFiles, keep: bool) -> None:
+    """Midway, and when it goes on: no row of the other model stands beside the first ones, unless kept."""
     old, new = ModelIdentity("old", "0" * 32), ModelIdentity("new", "1" * 32)
     place.write(*documents(6))
     await replace_model(place.server.url, old)
     async with AsyncClient(place.server.url) as client:
+
+        def run(on_change: Literal["stop", "redo", "keep"] = "stop") -> Coroutine[Any, Any, BatchSummary]:
+            return run_batch(client, place.source, place.out, on_change=on_change)
+
         with answering(place.server.url) as worker:
             worker.model, worker.after = old, 2
-            running = asyncio.create_task(run_batch(client, place.source, place.out))
+            running = asyncio.create_task(run("keep" if keep else "stop"))
             await until(lambda: len(place.answers()) == 2)
             worker.model = new
             await replace_model(place.server.url, new)
             worker.gate.set()
-            with pytest.raises(InvalidRequest, match=r"^model: an answer of queue 'default' is by new "):
-                await running
-            assert set(place.models().values()) == {"old"}
-            with pytest.raises(InvalidRequest, match=r"'default' now has new .* 6 lines were answered or"):
-                await run_batch(client, place.source, place.out)
-            done = await run_batch(client, place.source, place.out, on_change="redo")
-    assert done.completed == 6
+            if keep:
+                assert ((await running).completed, (await run()).skipped) == (6, 6)
+            else:
+                with pytest.raises(InvalidRequest, match=r"^model: an answer of queue 'default' is by new "):
+                    await running
+                assert set(place.models().values()) == {"old"}
+                with pytest.raises(
+                    InvalidRequest, match=r"'default' now has new .* 6 lines were answered or"
+                ):
+                    await run()
+                assert (await run("redo")).completed == 6
     assert place.answers() == answers_of(6)
-    assert set(place.models().values()) == {"new"}
-
-
-async def test_a_program_may_keep_the_answers_of_a_replaced_model(place: BatchFiles) -> None:
-    old, new = ModelIdentity("old", "0" * 32), ModelIdentity("new", "1" * 32)
-    place.write(*documents(6))
-    await replace_model(place.server.url, old)
-    async with AsyncClient(place.server.url) as client:
-        with answering(place.server.url) as worker:
-            worker.model, worker.after = old, 2
-            running = asyncio.create_task(run_batch(client, place.source, place.out, on_change="keep"))
-            await until(lambda: len(place.answers()) == 2)
-            worker.model = new
-            await replace_model(place.server.url, new)
-            worker.gate.set()
-            assert (await running).completed == 6
-            assert (await run_batch(client, place.source, place.out)).skipped == 6
-    assert sorted(place.models().values()) == ["new"] * 4 + ["old"] * 2
+    assert sorted(place.models().values()) == (["new"] * 4 + ["old"] * 2 if keep else ["new"] * 6)
     assert place.noted_models() == ["old", "new"]
 
 
@@ -241,18 +227,25 @@ async def test_what_ends_a_run_reaches_the_reader_of_its_rows(place: BatchFiles)
             await anext(batch_rows(client, place.source, place.out))
 
 
-async def test_a_slow_reader_slows_the_run(place: BatchFiles) -> None:
+async def test_a_slow_reader_slows_the_run(place: BatchFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unread rows wait in the files, with no more of them than the bound and the window."""
+    waiting: list[bool] = []
+
+    class Watched(WrittenRows):
+        async def room(self) -> None:
+            waiting.append(True)
+            await super().room()
+            waiting.clear()
+
+    monkeypatch.setattr(module, "WrittenRows", Watched)
     place.write(*(completion(f"doc-{i}", f"{i} " + "x" * 100_000) for i in range(60)))
     async with AsyncClient(place.server.url) as client:
         with answering(place.server.url) as worker:
             async with aclosing(batch_rows(client, place.source, place.out, window=4)) as rows:
                 await anext(rows)
-                await until(lambda: len(worker.answered) >= 11)
-                for _ in range(1_000):  # the run has every chance to submit more
-                    await asyncio.sleep(0)
-                assert len(worker.answered) < 20
-                assert sum([1 async for _ in rows]) == 59
+                await until(lambda: bool(waiting))
+                assert len(place.answers()) < 20
+                assert len([row async for row in rows]) == 59
     assert worker.computed_once() == 60
 
 
@@ -266,10 +259,12 @@ def test_a_word_that_is_none_of_them_is_named(field: str, value: str, tmp_path: 
 
 def test_a_program_without_asyncio_does_so_too(valkey: Server, tmp_path: Path) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    write_lines(source, [completion("a", "one")])
-    with Client(valkey.url) as client, answering(valkey.url):
-        assert [row["custom_id"] for row in batch_rows_blocking(client, source, out, window=1)] == ["a"]
-        assert run_batch_blocking(client, source, out).skipped == len(read_rows(out)) == 1
+    write_lines(source, [completion(name, "one", temperature=0) for name in "ab"])
+    with Client(valkey.url) as client, answering(valkey.url) as worker:
+        rows = batch_rows_blocking(client, source, out, window=1, reuse=False)
+        assert [row["custom_id"] for row in rows] == ["a", "b"]
+        assert worker.computed_once() == 2
+        assert run_batch_blocking(client, source, out).skipped == len(read_rows(out)) == 2
         with pytest.raises(TypeError, match="no option 'patience'"):
             run_batch_blocking(client, source, out, patience=None)  # type: ignore[call-arg]
 
