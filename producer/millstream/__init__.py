@@ -6,7 +6,7 @@ A producer needs nothing else; no worker code is imported.
 import logging
 import typing
 
-from millstream.batch.run.tally import Progress as BatchProgress
+from millstream.batch.run.tally import BatchProgress
 from millstream.batch.run.tally import Summary as BatchSummary
 from millstream.client.async_client import AsyncClient
 from millstream.client.jobs.count_jobs import PromptTokens

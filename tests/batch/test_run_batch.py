@@ -34,7 +34,7 @@ from millstream import (
 from millstream.batch import run_batch as module
 from millstream.batch.files.journal import Journal
 from millstream.batch.rows import batch_lines
-from millstream.batch.run.written_rows import WrittenRows
+from millstream.batch.written_rows import WrittenRows
 from millstream.openai.request_body import read_body
 
 

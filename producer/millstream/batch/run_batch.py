@@ -14,8 +14,8 @@ from millstream.batch.files.journal import Journal
 from millstream.batch.run.model_watch import OnChange
 from millstream.batch.run.run import BatchRun
 from millstream.batch.run.run_options import RunOptions
-from millstream.batch.run.tally import Progress, Summary
-from millstream.batch.run.written_rows import WrittenRows
+from millstream.batch.run.tally import BatchProgress, Summary
+from millstream.batch.written_rows import WrittenRows
 from millstream.client.async_client import AsyncClient
 from millstream.client.session.run_while import run_while
 from millstream.client.sync_client import Client
@@ -24,7 +24,7 @@ from millstream.openai.structured_outputs import SchemaArgument, format_of_schem
 from millstream.wire.keys import Lane
 
 PROGRESS_S = 1.0  # between two calls
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[BatchProgress], None]
 FilePath = str | PathLike[str]
 
 

@@ -18,7 +18,7 @@ from millstream.batch.run.file_ledger import FileLedger
 from millstream.batch.run.line_run import CHUNK_ROWS, LineRun
 from millstream.batch.run.run_clock import RunClock
 from millstream.batch.run.run_options import RunOptions
-from millstream.batch.run.tally import Progress, Summary, Tally
+from millstream.batch.run.tally import BatchProgress, Summary, Tally
 from millstream.batch.run.window import Window
 from millstream.client.async_client import AsyncClient
 from millstream.errors import JobError, MillstreamError, QueueFull
@@ -69,9 +69,9 @@ class BatchRun:
                 self._ledger.since_ms = (await self._client.queue_info()).at_ms
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> BatchProgress:
         lines = max(self.source.total or 0, self.tally.done)  # it may have grown since they were counted
-        return Progress(
+        return BatchProgress(
             lines,
             self.tally.completed,
             self.tally.failed,

@@ -92,7 +92,7 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class BatchProgress:
     """`completed` and `failed` count this run, `skipped` the lines that have their row from earlier ones."""
 
     lines: int  # of the input, that are not blank
