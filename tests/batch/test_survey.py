@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.limits import no_file_above
 from support.workers.answering_worker import completion, read_rows, write_lines
 
-from millstream.batch import input_comparison as surveys
-from millstream.batch.files.journal import Journal, WriteFailed
+from millstream.batch.batch_session import BatchSession
+from millstream.batch.files.journal import Journal
 from millstream.batch.input_comparison import Survey
-from millstream.batch.prepare_run import make_ready
 from millstream.batch.rows.batch_lines import custom_id_of, parse, read_row
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.output_rows import fault_row
@@ -48,10 +46,10 @@ def begin(
     retry: bool = False,
     served: Mapping[str, ModelIdentity] | None = None,
 ) -> Survey:
-    retried = journal.failures(failed=retry, incomplete=False)
-    options = replace(options, on_change=on_change)
-    survey = surveys.begin(source, journal, options, retried=retried, served=served)
-    make_ready(survey, journal, options)
+    session = BatchSession(source, journal, replace(options, on_change=on_change, retry_failed=retry))
+    session._served = served or {}
+    survey = session.compare()
+    session.prepare_files()
     return survey
 
 
@@ -195,18 +193,6 @@ def test_many_changes_are_counted_and_the_first_shown(tmp_path: Path) -> None:
             begin(source, journal, RunOptions())
         begin(source, journal, RunOptions(), OnChange.REDO)
     assert (tmp_path / "out").read_bytes() == b""
-
-
-def test_a_full_disk_while_rows_are_taken_out_loses_none(place: Place) -> None:
-    write_lines(place.source, edited({2: completion("b", "TWO")}))
-    before = place.rows()
-    with (
-        no_file_above(place.out.with_suffix(".run.jsonl").stat().st_size + 50),
-        pytest.raises(WriteFailed, match="File too large"),
-    ):
-        place.begin(OnChange.REDO)
-    assert place.rows() == before
-    assert place.begin(OnChange.REDO).work
 
 
 @pytest.mark.parametrize(

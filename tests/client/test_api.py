@@ -11,7 +11,12 @@ import pytest
 import millstream
 from millstream import errors
 
-LAZY = {"run_batch", "run_batch_blocking"}  # imported when they are first used
+LAZY = {
+    "batch_rows",
+    "batch_rows_blocking",
+    "run_batch",
+    "run_batch_blocking",
+}  # imported when they are first used
 
 
 def test_all_is_sorted_and_complete() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +31,17 @@ class Survey:
     """One pass over IN. Collects findings and decides nothing."""
 
     def __init__(
-        self,
-        journal: Journal,
-        options: RunOptions,
-        *,
-        retried: Set[bytes | int] = frozenset(),
-        served: Mapping[str, ModelIdentity] | None = None,
+        self, journal: Journal, options: RunOptions, served: Mapping[str, ModelIdentity] | None = None
     ) -> None:
-        """`retried`: keys of the rows that are about to be removed from the error file. `served`: the models
-        that queues have now, of which the run has recorded one.
-        """
+        """`served`: the models that queues have now, of which the run has recorded one."""
         self.lines = 0  # that are not blank
         self.work = False  # there is a line that a worker has to run
         self.findings = LineFindings()  # about the lines that are run
         self._models, self._changed_models = Models(), Models()
         self.redo = False  # changed lines are run again
         self.named = ""  # the name recorded as IN
-        self.retried = retried
+        # keys of the rows that are about to be removed from the error file
+        self.retried = journal.failures(failed=options.retry_failed, incomplete=options.retry_incomplete)
         self.changed: set[bytes | int] = set()  # keys of rows, see Journal
         self.changed_lines: list[int] = []  # the first ones
         self.mended: set[bytes | int] = set()  # the same, of lines that were invalid
@@ -62,10 +56,10 @@ class Survey:
         self.replaced: Counter[str] = Counter()  # lines of queues that have another model than before
         self._before = journal.models
         self._begun, self._options = begun, options
-        kept = {key: mark for key, mark in journal.failed.items() if key not in retried}
+        kept = {key: mark for key, mark in journal.failed.items() if key not in self.retried}
         self._rows = kept | journal.answered
         self._refused = journal.refused
-        self._lines = {line: mark for line, mark in journal.lines.items() if line not in retried}
+        self._lines = {line: mark for line, mark in journal.lines.items() if line not in self.retried}
         self._under_way = {line_digest_of(own_id): own_id for own_id in journal.under_way}
         # custom_ids, to detect duplicates: of lines that have a row, and of all if rows are keyed by line
         # number
@@ -210,16 +204,15 @@ def begin(
     options: RunOptions,
     *,
     named: str = "",
-    retried: Set[bytes | int] = frozenset(),
     served: Mapping[str, ModelIdentity] | None = None,
 ) -> Survey:
-    """Compare IN with OUT; changes nothing there, see `preparing`.
+    """Compare IN with OUT; changes nothing there, see `BatchSession.prepare`.
 
     `named`: the name to record as IN if `source` is a copy. Raises InvalidRequest if lines have changed, or
     IN, queue or model are others, and `on_change` is "stop"; if IN is no JSONL; and if lines to run have
     unknown fields, and the run is strict about them.
     """
-    survey = Survey(journal, options, retried=retried, served=served)
+    survey = Survey(journal, options, served)
     with InputFile(source) as lines:
         survey.take(lines)
     survey.named = named or str(source.resolve())

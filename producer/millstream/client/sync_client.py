@@ -9,7 +9,7 @@ with Client("redis://localhost:6379") as client:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from itertools import islice
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -91,6 +91,10 @@ class Client:
     def run(self, function: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
         """Calls a coroutine function with the asyncio client behind this one, and waits for its return."""
         return self._thread.run(function(self._client))
+
+    def iterate(self, function: Callable[[AsyncClient], AsyncGenerator[T, None]]) -> Iterator[T]:
+        """Calls an async generator function with the asyncio client behind this one, and yields its items."""
+        return self._thread.iterate(function(self._client))
 
     @_as(AsyncClient.submit)
     def submit(

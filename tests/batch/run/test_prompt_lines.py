@@ -49,20 +49,6 @@ async def test_a_list_is_one_row_with_all_choices(place: BatchFiles) -> None:
     assert not place.states()
 
 
-async def test_the_window_counts_the_jobs_of_lists(place: BatchFiles) -> None:
-    place.write(*(completion(f"l{i}", [f"{i} {j}" for j in range(3)]) for i in range(4)), LINES[2])
-    with answering(place.server.url) as worker:
-        worker.gate.clear()
-        running = asyncio.create_task(place.run(RunOptions(window=7)))
-        await until(lambda: place.queued() >= 6)
-        for _ in range(20):  # the run has every chance to submit more
-            await asyncio.sleep(0)
-        assert place.queued() == 6
-        worker.gate.set()
-        assert (await running).completed == 5
-        assert worker.computed_once() == 13
-
-
 def test_a_line_of_prompts_has_the_size_of_its_requests() -> None:
     rules, metadata = LineRules(), {"note": "x" * 500}
     line = InputLine(1, b"its text")
@@ -87,7 +73,7 @@ async def test_the_failure_of_a_prompt_is_that_of_its_line(place: BatchFiles) ->
         assert place.faults() == [(1, "model_refused", "body.prompt[1]")]
         assert texts(place) == {"c": ANSWERS["c"]}
         before = worker.computed_once()
-        await place.run(retry="failed")  # as new jobs
+        await place.run(RunOptions(retry_failed=True))  # as new jobs
         assert worker.computed_once() > before
 
 

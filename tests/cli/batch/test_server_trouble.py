@@ -107,6 +107,7 @@ def test_a_server_that_restarts_is_told_without_terminal(lasting: BatchFiles) ->
     assert "Connect call failed" in said.with_text(AWAY)[0]
     assert [len(said.with_text(text)) for text in (AWAY, BACK, "no worker serves")] == [1, 1, 0]
     assert lasting.answers() == answers_of(60)
+    assert worker.computed_once() == 60
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from millstream.batch.input_comparison import Survey
 from millstream.batch.rows import output_rows
 from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse, read_row
 from millstream.batch.rows.faults import LineFault
+from millstream.batch.rows.line_splitter import LineSplitter
 from millstream.batch.run.pace import work_of
 from millstream.batch.run.run_options import RunOptions
 from millstream.batch.run.tally import Tally
@@ -204,10 +205,12 @@ def _read_input(data: bytes) -> None:
         lines = list(source)
         assert [one.number for one in lines] == sorted({one.number for one in lines})
         assert all(one.data is None or len(one.data) <= 200 for one in lines)
-        assert source.lines == data.count(b"\n") + bool(data.rsplit(b"\n")[-1].removeprefix(b"\xef\xbb\xbf"))
-        for one in lines:
-            if one.data is not None:
-                parse_or_fault(one.data)
+    middle, splitter = len(data) // 2, LineSplitter(200)
+    assert [*splitter.feed(data[:middle]), *splitter.feed(data[middle:]), *splitter.end()] == lines
+    assert splitter.lines == data.count(b"\n") + bool(data.rsplit(b"\n")[-1])
+    for one in lines:
+        if one.data is not None:
+            parse_or_fault(one.data)
 
 
 def parse_or_fault(data: bytes) -> None:

@@ -8,6 +8,7 @@ import shutil
 import zlib
 from dataclasses import dataclass
 from enum import StrEnum
+from io import BufferedIOBase
 from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO
@@ -32,8 +33,8 @@ _MAGIC = {b"\x1f\x8b": FileCompression.GZIP, b"\x28\xb5\x2f\xfd": FileCompressio
 class Plain:
     """A file's uncompressed content. The position of `raw` is that in the compressed file."""
 
-    file: BinaryIO
-    raw: BinaryIO
+    file: BufferedIOBase
+    raw: BufferedIOBase
     damage: tuple[type[Exception], ...] = ()  # raised by reads of a truncated or damaged file
 
     def close(self) -> None:
@@ -55,7 +56,7 @@ def open_plain(path: Path) -> Plain:
         match next((packing for magic, packing in _MAGIC.items() if head.startswith(magic)), None):
             case FileCompression.GZIP:
                 damage = (EOFError, zlib.error, gzip.BadGzipFile)
-                return Plain(gzip.GzipFile(fileobj=raw), raw, damage)  # type: ignore[arg-type]
+                return Plain(gzip.GzipFile(fileobj=raw), raw, damage)
             case FileCompression.ZSTD:
                 zstd = _zstd()
                 return Plain(zstd.ZstdFile(raw), raw, (EOFError, zstd.ZstdError))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from millstream.batch.files.compressed import Plain, open_plain
@@ -34,7 +34,7 @@ class InputFile:
             raise
 
     def __iter__(self) -> Iterator[InputLine]:
-        while piece := self._read(_PIECE_BYTES):
+        while piece := self._read(self._plain.file.read1, _PIECE_BYTES):  # what there is before any damage
             yield from self._splitter.feed(piece)
         yield from self._splitter.end()
 
@@ -45,13 +45,13 @@ class InputFile:
         self._plain.close()
 
     def _refuse_utf16(self) -> None:
-        if self._read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        if self._read(self._plain.file.read, 2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             raise InvalidRequest("IN", str(self.path), "is UTF-16; convert it to UTF-8 first")
         self._plain.file.seek(0)
 
-    def _read(self, limit: int) -> bytes:
+    def _read(self, read: Callable[[int], bytes], limit: int) -> bytes:
         try:
-            return self._plain.file.read(limit)
+            return read(limit)
         except self._plain.damage as error:
             lines = self._splitter.lines
             problem = f"its compressed data is cut off or damaged after line {lines:,} ({error})"

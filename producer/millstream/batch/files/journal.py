@@ -58,6 +58,7 @@ class Journal:
         self.lines: dict[int, bytes] = {}
         self.refused: set[bytes] = set()  # of `failed`: no worker has seen their lines
         self.cut: set[bytes] = set()  # of `failed`: their answers are incomplete
+        self.on_write: Callable[[], None] = lambda: None  # called when rows were written
         self._notes = RunFile(self.run_file)
         self._begins = begins
         self._copy = copy
@@ -220,6 +221,7 @@ class Journal:
             self._copy.write(data)
             self._copy.flush()
         write_rows(self._error, errors)
+        self.on_write()
         return self._out.tell() - len(data)
 
     def answer_at(self, place: int) -> dict[str, Any] | None:

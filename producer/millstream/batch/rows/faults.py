@@ -45,12 +45,7 @@ class LineFault(Exception):
     """
 
     def __init__(
-        self,
-        code: str,
-        message: str,
-        field: str | None = None,
-        custom_id: str | None = None,
-        trace: str = "",
+        self, code: str, message: str, field: str | None = None, custom_id: str | None = None, trace: str = ""
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -133,11 +128,7 @@ def duplicate(custom_id: str) -> LineFault:
 
 
 def invalid(
-    path: str,
-    value: Any,
-    problem: str,
-    code: str = FaultCode.INVALID_FIELD,
-    custom_id: str | None = None,
+    path: str, value: Any, problem: str, code: str = FaultCode.INVALID_FIELD, custom_id: str | None = None
 ) -> LineFault:
     """The fault of the field at this dotted path."""
     return LineFault(code, str(InvalidRequest(path, value, problem)), path, custom_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
 from millstream.batch.files.input_file import InputFile
@@ -18,7 +18,7 @@ from millstream.batch.run.file_ledger import FileLedger
 from millstream.batch.run.line_run import CHUNK_ROWS, LineRun
 from millstream.batch.run.run_clock import RunClock
 from millstream.batch.run.run_options import RunOptions
-from millstream.batch.run.tally import Summary, Tally
+from millstream.batch.run.tally import BatchProgress, Summary, Tally
 from millstream.batch.run.window import Window
 from millstream.client.async_client import AsyncClient
 from millstream.errors import MillstreamError, QueueFull
@@ -30,13 +30,18 @@ class BatchRun:
     """
 
     def __init__(
-        self, source: InputFile, journal: Journal, client: AsyncClient, options: RunOptions | None = None
+        self,
+        source: InputFile,
+        journal: Journal,
+        client: AsyncClient,
+        options: RunOptions | None = None,
+        room: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`room` is awaited before each line: who takes the rows may be slower than the queue."""
         self.source = source
         self.tally = Tally()
         self.clock = RunClock(self.tally, journal)
-        self._journal = journal
-        self._client = client
+        self._journal, self._client, self._room = journal, client, room
         self._options = options = options or RunOptions()
         self._ledger = FileLedger(journal, client, options, self.tally, self.clock)
         self.lines = LineRun(self._ledger, Window(options.window, options.window_bytes))
@@ -61,6 +66,18 @@ class BatchRun:
                 self._ledger.since_ms = (await self._client.queue_info()).at_ms
 
     @property
+    def progress(self) -> BatchProgress:
+        lines = max(self.source.total or 0, self.tally.done)  # it may have grown since they were counted
+        return BatchProgress(
+            lines,
+            self.tally.completed,
+            self.tally.failed,
+            self.tally.skipped,
+            self.lines.under_way,
+            self.clock.elapsed_s,
+        )
+
+    @property
     def waits_for_room(self) -> QueueFull | None:
         """The latest refusal of a full queue; None when there is room."""
         return self._ledger.full
@@ -75,6 +92,8 @@ class BatchRun:
         for line in self.source:
             if line.number % CHUNK_ROWS == 0:
                 await asyncio.sleep(0)  # many answered lines in a row must not starve other tasks
+            if self._room is not None:
+                await self._room()
             try:
                 row = self._row(line)
             except LineFault as fault:

@@ -26,6 +26,8 @@ class RunOptions(LineRules):
     keep_results: bool = False  # on the server until they expire, even if their rows are on disk
     on_change: OnChange = OnChange.STOP
     strict_fields: bool = False  # a field that nothing reads stops the run before its first job
+    retry_failed: bool = False  # lines of the error file are run again, but those of incomplete answers
+    retry_incomplete: bool = False  # those, too
     reuse: bool = True  # equal lines whose answers are not sampled are computed once
     # not the user's to choose
     window_bytes: int = 128 * 1024**2  # of input lines under way at once, however few they are

@@ -91,6 +91,22 @@ class Summary:
         return cost(price_per_hour, self.spent.seconds, self.spent.output_tokens / 1e6)
 
 
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """`completed` and `failed` count this run, `skipped` the lines that have their row from earlier ones."""
+
+    lines: int  # of the input, that are not blank
+    completed: int
+    failed: int
+    skipped: int
+    under_way: int  # jobs, and prompts that wait for an equal line's answer
+    seconds: float  # from the first submission
+
+    @property
+    def done(self) -> int:
+        return self.completed + self.failed + self.skipped
+
+
 def per_second(count: int, seconds: float) -> float:
     return count / seconds if seconds else 0.0
 
