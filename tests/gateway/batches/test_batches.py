@@ -292,6 +292,24 @@ async def test_a_key_limits_its_batches(door: Gateway, valkey: Server, worker: H
         assert {one.code for one in refused.errors.data or ()} == {"model_not_found"}
 
 
+async def test_a_key_of_one_queue_need_not_name_it(door: Gateway, valkey: Server, worker: HandWorker) -> None:
+    lines = [chat(number, "w1", 2) for number in range(2)]
+    del lines[0]["body"]["model"]
+    one = await add_key(valkey, "acme", "--queue", "default")
+    two = await add_key(valkey, "acme", "--queue", "default", "--queue", "other")
+    async with door.client(one) as client:
+        batch = await made(client, lines)
+        for _ in lines:
+            await (await worker.take()).end(last="done")
+        done = await finished(client, batch.id)
+        assert (done.status, done.to_dict()["model"]) == ("completed", "default")
+    async with door.client(two) as client:
+        failed = await finished(client, (await made(client, lines)).id)
+        assert failed.errors is not None
+        told = [(one.line, one.code, one.param) for one in failed.errors.data or ()]
+        assert told == [(1, "missing_field", "body.model")]
+
+
 async def test_a_repeated_post_is_one_batch(door: Gateway) -> None:
     async with door.client() as client:
         file_id = await upload(client, LINES)
