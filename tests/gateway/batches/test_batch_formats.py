@@ -8,17 +8,22 @@ import openai
 import pytest
 from support.batches import CHAT, chat, finished, made, upload
 from support.gateway import Gateway
-from support.workers.hand_worker import HandWorker
+from support.servers.servers import Server
+from support.workers.hand_worker import HandWorker, register
 
 from millstream.gateway.batches.records.batch_catalogue import BatchCatalogue
 from millstream.gateway.redis.gateway_redis import GatewayRedis
 from millstream.gateway.redis.tenant_keys import TenantKeys
+from millstream.wire.versions import TAKEN
 
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 
 
-async def test_a_format_is_that_of_lines_that_ask_for_none(door: Gateway, worker: HandWorker) -> None:
+async def test_a_format_is_that_of_lines_that_ask_for_none(
+    door: Gateway, worker: HandWorker, valkey: Server
+) -> None:
+    register(valkey.port, worker.keys, version_max=str(TAKEN.high))
     own: list[dict[str, Any]] = [
         {}, {"response_format": {"type": "text"}}, {"response_format": {"type": "json_object"}},
         {"tools": [TOOL]},

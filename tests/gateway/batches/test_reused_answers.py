@@ -18,6 +18,7 @@ from support.workers.hand_worker import HandJob, HandWorker, hand_worker, regist
 from millstream import ErrorInfo, State
 from millstream.gateway.batches.runner import batch_line_run
 from millstream.gateway.redis.tenant_keys import TenantKeys
+from millstream.wire.versions import TAKEN
 
 REFUSED = ErrorInfo(code="bad_request", message="prompt: no", field="prompt")
 
@@ -178,7 +179,7 @@ async def test_a_takeover_reuses_what_it_can_see(valkey: Server, tmp_path: Path)
     asked = {"response_format": {"type": "json_object"}}
     lines = lines_of("aabbb", metadata={"expected": "done"})
     async with hand_worker(valkey.url) as worker:
-        register(valkey.port, worker.keys)
+        register(valkey.port, worker.keys, version_max=str(TAKEN.high))
         with gateway(valkey.url, *arguments) as first:
             async with first.client() as client:
                 batch = await made(client, lines, extra_body=asked)

@@ -79,7 +79,7 @@ class Decompressor:
         return data.lstrip(b"\0") if self._member is None and self._zstd is None else data
 
     def _step(self, data: bytes) -> tuple[bytes, bytes, bool]:
-        """What was found, the data that are left, and True if more can be found without any."""
+        """Returns a piece, the data that are left, and True if there is more to find without any."""
         member = self._member = self._member or self._new_member()
         found: bytes = member.decompress(data, _MOST_FOUND)
         if member.eof:
