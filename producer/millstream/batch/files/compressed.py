@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from io import BufferedIOBase
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -36,7 +37,7 @@ _MAGIC = {b"\x1f\x8b": FileCompression.GZIP, b"\x28\xb5\x2f\xfd": FileCompressio
 class Plain:
     """A file's uncompressed content. The position of `raw` is that in the compressed file."""
 
-    file: BinaryIO
+    file: BufferedIOBase
     raw: BinaryIO
     damage: tuple[type[Exception], ...] = ()  # raised by reads of a truncated or damaged file
 
@@ -115,7 +116,7 @@ def open_plain(path: Path) -> Plain:
         match compression_in(head):
             case FileCompression.GZIP:
                 damage = (EOFError, zlib.error, gzip.BadGzipFile)
-                return Plain(gzip.GzipFile(fileobj=raw), raw, damage)  # type: ignore[arg-type]
+                return Plain(gzip.GzipFile(fileobj=raw), raw, damage)
             case FileCompression.ZSTD:
                 zstd = _zstd()
                 return Plain(zstd.ZstdFile(raw), raw, (EOFError, zstd.ZstdError))

@@ -34,7 +34,7 @@ class InputFile:
             raise
 
     def __iter__(self) -> Iterator[InputLine]:
-        while piece := self._read(_PIECE_BYTES):
+        while piece := self._read(_PIECE_BYTES):  # less where data are damaged behind it
             yield from self._splitter.feed(piece)
         yield from self._splitter.end()
 
@@ -51,7 +51,7 @@ class InputFile:
 
     def _read(self, limit: int) -> bytes:
         try:
-            return self._plain.file.read(limit)
+            return self._plain.file.read1(limit)
         except self._plain.damage as error:
             lines = self._splitter.lines
             problem = f"its compressed data is cut off or damaged after line {lines:,} ({error})"
