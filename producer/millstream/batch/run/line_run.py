@@ -74,7 +74,7 @@ class LineRun(Generic[C, E, P]):
                 for queue in list(waiting):
                     yield queue, waiting.pop(queue)
                 await self._window.enter(row.size, row.prompts)
-            if not await self._needs_job(row):
+            if not self._needs_job(row):
                 continue
             waiting.setdefault(row.queue, []).append(row)
             if len(waiting[row.queue]) == CHUNK_ROWS:
@@ -82,17 +82,24 @@ class LineRun(Generic[C, E, P]):
         for queue, some in waiting.items():
             yield queue, some
 
-    async def _needs_job(self, row: BatchLine) -> bool:
+    def _needs_job(self, row: BatchLine) -> bool:
         """False if an equal line answers the row: at once if it has its answer, otherwise when it ends."""
         if not self._ledger.has_job(row):
-            place = self._equal.place_of(row)
-            if place is not None and (answer := await self._ledger.answer_at(place)) is not None:
-                await self._reuse(answer, [row])
+            if (place := self._equal.place_of(row)) is not None:
+                self._group.create_task(self._answer_from(place, row))
                 return False
             if self._equal.try_follow(row):
                 return False
         self._equal.lead(row)
         return True
+
+    async def _answer_from(self, place: P, row: BatchLine) -> None:
+        """Give the row the answer at the place, or, if that is gone, a job: lines are read on meanwhile."""
+        if (answer := await self._ledger.answer_at(place)) is not None:
+            await self._reuse(answer, [row])
+        elif not self._equal.try_follow(row):
+            self._equal.lead(row)
+            self._send(row.queue, [row])
 
     async def _complete(self, client: C, rows: list[BatchLine]) -> None:
         """Submit these rows, and write each one's row when it ends."""

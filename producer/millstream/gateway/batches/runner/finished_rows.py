@@ -58,6 +58,14 @@ class FinishedRow:
         return self.kind is RowKind.OUTPUT
 
 
+@dataclass(frozen=True, slots=True)
+class StoredAnswer:
+    """A row with an answer, and its bytes."""
+
+    row: Mapping[str, Any]
+    size: int
+
+
 async def row_of(row: BatchLine, ends: Sequence[EndedJob | JobError], executor: CpuExecutor) -> FinishedRow:
     """Returns the row of a line whose jobs have ended so; a long one is read beside the loop."""
     ended = [end for end in ends if isinstance(end, EndedJob)]
@@ -85,9 +93,17 @@ def ended_row(row: BatchLine, ends: Sequence[EndedJob | JobError]) -> FinishedRo
     return _failed_row(row, end)
 
 
-def reused_line(row: BatchLine, answer: bytes) -> FinishedRow:
-    """Returns the row of a line that has the answer of an equal one, whose row is given."""
-    return _answered_row(row, reused_row(row, json.loads(answer)), _NO_USAGE)
+def stored_answer(data: bytes) -> StoredAnswer:
+    """Reads a row of the output file."""
+    row = json.loads(data)
+    if "choices" not in row["response"]["body"]:
+        raise ValueError("it has no answer")
+    return StoredAnswer(row, len(data))
+
+
+def reused_line(row: BatchLine, answer: StoredAnswer) -> FinishedRow:
+    """Returns the row of a line that has the answer of an equal one."""
+    return _answered_row(row, reused_row(row, answer.row), _NO_USAGE)
 
 
 def _answered_row(row: BatchLine, made: Mapping[str, Any], usage: Usage) -> FinishedRow:

@@ -5,6 +5,7 @@ the models of one key.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -38,6 +39,7 @@ class LineReader:
             encoded=True,
         )
         self._tenant = batch.tenant
+        self._format_bytes = len(json.dumps(batch.response_format))  # that are read with each line
         self._directory = directory
         self._executor = executor
         self._only_queue = batch.queues[0] if len(batch.queues) == 1 else None
@@ -45,7 +47,7 @@ class LineReader:
 
     async def read(self, line: InputLine) -> BatchLine:
         """Raises LineFault, Unavailable."""
-        size = len(line.data or b"")
+        size = len(line.data or b"") + self._format_bytes
         try:
             row = await self._executor.run(self._tenant, size, read_line, line, self._rules)
         except UnexpectedError as error:

@@ -27,6 +27,7 @@ from millstream.wire.messages.job_messages import Usage
 from millstream.wire.timing import within
 
 PART_BYTES = 8 * 1024**2
+READS_AT_ONCE = 8  # of rows of equal lines: one from the cloud takes some 30 ms
 YOUNGEST_S, OLDEST_S = 0.5, 30.0  # rows wait no longer than this for their part to be written …
 _SHARE = 0.01  # … and in between for this share of the time until now: a day's batch has few parts
 
@@ -102,6 +103,7 @@ class PartWriter:
         self._held = self._writing = _Held()
         self._began_s = time.monotonic()
         self._one_at_a_time = asyncio.Lock()
+        self._reading = asyncio.Semaphore(READS_AT_ONCE)
         self._read: tuple[RowPlace, bytes] | None = None  # the row that was read last
 
     @property
@@ -141,15 +143,17 @@ class PartWriter:
     async def row_at(self, place: RowPlace) -> bytes | None:
         """Returns the row there; None if its part was lost. Raises StoreUnavailable."""
         part, begin, end = place
-        if part.path is None:
-            return bytes(part.data[begin:end])
-        if self._read is None or self._read[0] != place:
-            try:
-                data = b"".join([chunk async for chunk in self._store.read(part.path, begin, end)])
-            except MissingObject:
-                return None
-            self._read = place, data
-        return self._read[1]
+        async with self._reading:
+            if part.path is None:
+                return bytes(part.data[begin:end])
+            if self._read is None or self._read[0] != place:
+                try:
+                    data = b"".join([chunk async for chunk in self._store.read(part.path, begin, end)])
+                except MissingObject:
+                    return None
+                self._read = place, data
+                return data
+            return self._read[1]
 
     async def _restore_if_whole(self, lost: BatchPart, line: int) -> None:
         self._lost[lost].discard(line)

@@ -28,10 +28,16 @@ from millstream.errors import (
 )
 from millstream.gateway.batches.records.batch_lease import BatchInterrupted, BatchLease
 from millstream.gateway.batches.records.batch_record import BatchRecord
-from millstream.gateway.batches.runner.finished_rows import refused_row, reused_line, row_of
+from millstream.gateway.batches.runner.finished_rows import (
+    StoredAnswer,
+    refused_row,
+    reused_line,
+    row_of,
+    stored_answer,
+)
 from millstream.gateway.batches.runner.live_tokens import LiveTokens
 from millstream.gateway.batches.runner.part_writer import PartWriter, RowPlace
-from millstream.gateway.cpu_executor import CpuExecutor
+from millstream.gateway.cpu_executor import CpuExecutor, UnexpectedError
 from millstream.gateway.queues.queue_clients import QueueClient, QueueClients
 from millstream.wire.messages.job_messages import State
 
@@ -125,11 +131,16 @@ class StoreLedger(RowLedger[QueueClient, EndedJob | JobError, RowPlace]):
         self._advance()
         return place if finished.is_answer else None
 
-    async def answer_at(self, place: RowPlace) -> bytes | None:
-        return await self._parts.row_at(place)
+    async def answer_at(self, place: RowPlace) -> StoredAnswer | None:
+        """None, too, if the row cannot be read: the line is computed."""
+        if (data := await self._parts.row_at(place)) is None:
+            return None
+        with contextlib.suppress(UnexpectedError):
+            return await self._executor.run(self._batch.tenant, len(data), stored_answer, data)
+        return None
 
-    async def reuse(self, row: BatchLine, answer: bytes) -> None:
-        finished = await self._executor.run(self._batch.tenant, len(answer), reused_line, row, answer)
+    async def reuse(self, row: BatchLine, answer: StoredAnswer) -> None:
+        finished = await self._executor.run(self._batch.tenant, answer.size, reused_line, row, answer)
         await self._parts.add(finished)
         self._advance()
 
