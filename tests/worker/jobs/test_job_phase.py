@@ -22,6 +22,7 @@ from millstream_worker.engine.protocol.request import GrammarSpec
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
+from millstream_worker.jobs.net import Net
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.jobs.served_model import ModelSlot, ServedModel
 from millstream_worker.jobs.table import JobTable
@@ -83,9 +84,9 @@ class Front(RuleBasedStateMachine):
         self.queue = EngineQueue(self.engine)
         self.table = JobTable(self.queue)
         model.publish(ServedModel(UNUSED, INFO))
-        metrics = Metrics(CollectorRegistry())
+        net = Net(Metrics(CollectorRegistry()))
         self.output = OutputProcessor(
-            self.table, self.queue, ServerClock(), metrics, model, max_result_bytes=1000
+            self.table, self.queue, ServerClock(), net, model, max_result_bytes=1000
         )
         self.made = 0
 

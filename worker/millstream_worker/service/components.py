@@ -26,7 +26,7 @@ from millstream_worker.intake.cached_results import CachedResults
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.intake.job_preparer import JobPreparer
 from millstream_worker.intake.job_starter import JobStarter
-from millstream_worker.intake.lanes import LaneReader, ReadTimes
+from millstream_worker.intake.lanes import LaneReader
 from millstream_worker.intake.long_job_reader import LongJobReader
 from millstream_worker.intake.loop import Intake, ShardSource
 from millstream_worker.intake.prepare_job import JobBounds
@@ -101,7 +101,8 @@ def assemble(resources: Resources, info: QueueInfo, stop: StopSignal) -> Compone
     queue = EngineQueue(engine)
     table = JobTable(queue)
     capacity = Capacity(table, queue, model, lookahead=settings.lookahead, shards=len(shards))
-    output = OutputProcessor(table, queue, clock, metrics, model, max_result_bytes=settings.max_result_bytes)
+    net = Net(metrics)
+    output = OutputProcessor(table, queue, clock, net, model, max_result_bytes=settings.max_result_bytes)
     blame = Blame(table, queue, limits)
     step_watch = watch("step")
     queue_model = QueueModel(
@@ -117,7 +118,6 @@ def assemble(resources: Resources, info: QueueInfo, stop: StopSignal) -> Compone
 
     # intake: from the lanes to prepared jobs
     bounds = JobBounds(settings.max_prompt_tokens, settings.max_output_tokens, settings.max_result_bytes)
-    net = Net(metrics)
     preparer = JobPreparer(model, capacity, bounds, net, keeps=bool(settings.result_cache))
     lookup = CachedResults(consumer, table, queue, clock, net, watch("lookup", 1.0))
     admission = Admission(table, queue, preparer, limits, lookup, log_payloads=settings.log_payloads)
@@ -201,8 +201,14 @@ def _result_ttl_ms(settings: Settings) -> int:
 def _lane_reader(resources: Resources, table: JobTable, reader: Redis, shard: ShardKeys) -> LaneReader:
     settings = resources.settings
     consumer = replace(resources.consumer, redis=reader)
-    times = ReadTimes(settings.block_s, settings.renew_s)
-    return LaneReader(consumer, shard, table.entries, times, settings.max_dead)
+    return LaneReader(
+        consumer,
+        shard,
+        table.entries,
+        block_s=settings.block_s,
+        look_s=settings.renew_s,
+        max_dead=settings.max_dead,
+    )
 
 
 def _maintenance(resources: Resources, shards: Sequence[ShardKeys]) -> list[PeriodicTask]:
