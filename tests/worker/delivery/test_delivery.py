@@ -95,7 +95,7 @@ def test_all_equal_jobs_learn_that_their_calls_do_not_fit() -> None:
         job.input.grammar = GrammarSpec("tools", "{}")
         table.take(job)
     leader, follower = jobs
-    assert queue.followers_of(leader) == [follower]
+    assert queue.followers.of(leader) == [follower]
     said = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
     ids = [*tokenizer.encode(said).ids, tokenizer.token_to_id("<end>")]
     handle = leader.outputs.handle

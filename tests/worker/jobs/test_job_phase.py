@@ -174,7 +174,9 @@ class Front(RuleBasedStateMachine):
 
     @invariant()
     def each_job_is_where_its_phase_says(self) -> None:
-        followers = {job for leader in self.queue.leaders for job in self.queue.followers_of(leader)}
+        followers = {
+            job for leader in self.queue.followers.leaders for job in self.queue.followers.of(leader)
+        }
         for job in self.table:
             follows, runs = job in followers, job.phase is JobPhase.RUNNING
             assert follows == (job.phase is JobPhase.FOLLOWING or (runs and job.outputs.cached))

@@ -65,7 +65,7 @@ class OutputProcessor:
         if step.logprobs:
             self._take_logprobs(step)
         watched = self._take_tokens(step, now_ms)
-        for leader in self.queue.leaders:
+        for leader in self.queue.followers.leaders:
             watched[:0] = self._share(leader, now_ms)  # first: the end of a leader sets its followers free
         for handle, drafted, accepted in step.drafts:
             if handle in self.queue.rows:
@@ -152,7 +152,7 @@ class OutputProcessor:
     def _share(self, leader: Job, now_ms: int) -> list[tuple[Job, ChoiceOutput]]:
         """Give a leader's tokens to its followers. Returns those of their rows that have stop strings."""
         watched = []
-        for job in self.queue.followers_of(leader):
+        for job in self.queue.followers.of(leader):
             if leader.phase is JobPhase.RUNNING:
                 self._admit(job, len(job.input.prompt), now_ms)
             for row, its in zip(job.rows, leader.rows, strict=True):
@@ -186,13 +186,13 @@ class OutputProcessor:
     def _hold_end_token(self, handle: int) -> None:
         """The last token of a choice, which ends soon, is no text; nor is it in those of its followers."""
         leader, held = self.queue.rows[handle]
-        for job in (leader, *self.queue.followers_of(leader)):
+        for job in (leader, *self.queue.followers.of(leader)):
             job.rows[held.index].end_token = True
 
     def _end_row(self, handle: int, reason: str, misfit: str) -> list[Job]:
         """Returns the jobs whose choice it was, the leader last. `misfit`: why its calls do not fit."""
         leader, ended = self.queue.end_row(handle)
-        jobs = [*self.queue.followers_of(leader), leader]
+        jobs = [*self.queue.followers.of(leader), leader]
         ends = self.model.get().info.eos_ids + (leader.input.grammar.ends if leader.input.grammar else ())
         for row in (job.rows[ended.index] for job in jobs):
             row.reason, row.end_token = _REASONS[reason], reason == "stop"

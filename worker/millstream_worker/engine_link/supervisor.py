@@ -121,7 +121,7 @@ class Supervisor:
             while not self._stopping.is_set() and not self.failed.is_set():
                 await self._run_one()
                 if not self._stopping.is_set() and not self.failed.is_set():
-                    await self._pause()
+                    await within(self._stopping, doubled(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, self._deaths))
 
     async def stop(self, grace_s: float) -> None:
         """Stop the engine; kill it after `grace_s`."""
@@ -252,6 +252,3 @@ class Supervisor:
     def _fail(self, message: str) -> None:
         self.failure = message
         self.failed.set()
-
-    async def _pause(self) -> None:
-        await within(self._stopping, doubled(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, self._deaths))

@@ -56,14 +56,14 @@ class CachedResults:
                 await within(self._came, _IDLE_S)
                 self._came.clear()
                 jobs, self._jobs = self._jobs, []
-                for shard in dict.fromkeys(job.shard for job in (*jobs, *self.queue.not_begun())):
+                for shard in dict.fromkeys(job.shard for job in (*jobs, *self.queue.followers.not_begun())):
                     await self._look(shard, [job for job in jobs if job.shard == shard])
 
     async def _look(self, shard: ShardKeys, jobs: Sequence[Job]) -> None:
         asked = [job for job in jobs if not self._is_answered_here(job)]
         self.queue.hand_over()
         # Another worker may have kept an answer to these since they came.
-        waiting = [job for job in self.queue.not_begun() if job.shard == shard]
+        waiting = [job for job in self.queue.followers.not_begun() if job.shard == shard]
         if await self._ask(shard, asked, waiting):
             await self._ask(shard, waiting)
 
@@ -100,7 +100,7 @@ class CachedResults:
             job.move(JobPhase.READY)
         if not takes_answer(job) or not self.table.holds(job):
             return
-        answered = self._answered((*self.queue.followers_of(job), job), data) if data else []
+        answered = self._answered((*self.queue.followers.of(job), job), data) if data else []
         if is_new and data is None:
             self.net.metrics.cache_misses.inc()
         for one in answered:

@@ -67,7 +67,7 @@ def tool_call_mode(request: Request, job_id: str) -> ToolCallMode | None:
 
 def _tools(request: Request, text: TextModel) -> GrammarSpec:
     assert request.tools is not None, "there are none to call"
-    if request.calling == "auto" and not text.template.writes_calls:
+    if request.calling == "auto" and not text.template.known.writes_calls:
         raise InvalidRequest(
             "tool_choice",
             "auto",

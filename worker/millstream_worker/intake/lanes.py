@@ -118,42 +118,33 @@ class LaneReader:
             return calls.lane_entry(lane, entry_id, fields)
         except ProtocolError as error:  # nobody waits for a result; a dead letter is kept
             _log.warning("entry is not a job", lane=lane, entry_id=entry_id.decode(), error=str(error))
-            await self._discard(lane, entry_id.decode(), str(error))
+            discard = calls.discard(
+                self.shard,
+                lane=lane,
+                owner=self.consumer.name,
+                entry_id=entry_id.decode(),
+                reason=str(error),
+                max_dead=self.max_dead,
+            )
+            await calls.run(self.consumer.redis, discard)
             return None
-
-    async def _discard(self, lane: str, entry_id: str, reason: str) -> None:
-        call = calls.discard(
-            self.shard,
-            lane=lane,
-            owner=self.consumer.name,
-            entry_id=entry_id,
-            reason=reason,
-            max_dead=self.max_dead,
-        )
-        await calls.run(self.consumer.redis, call)
 
     async def _unseen(self) -> list[LaneEntry]:
         """Entries pending with us but not held: delivered by a reply that never arrived."""
-        found, held = [], self.held()
+        found: list[LaneEntry] = []
+        redis, held = self.consumer.redis, self.held()
         for lane in LANES:
-            start = "-"
-            while page := await self._own_page(lane, start):
+            key, start = self.shard.lane(lane), "-"
+            while page := await redis.xpending_range(
+                key, GROUP, min=start, max="+", count=_PAGE, consumername=self.consumer.name
+            ):
                 ids = [row["message_id"] for row in page]
                 for entry_id in ids:
                     if (self.shard, lane, entry_id.decode()) not in held:
-                        found += await self._payload(lane, entry_id)
+                        rows = await redis.xrange(key, entry_id, entry_id)
+                        found += await self._entries([(lane, *row) for row in rows])
                 start = "(" + ids[-1].decode()
         return found
-
-    async def _payload(self, lane: str, entry_id: bytes) -> list[LaneEntry]:
-        rows = await self.consumer.redis.xrange(self.shard.lane(lane), entry_id, entry_id)
-        return await self._entries([(lane, *row) for row in rows])
-
-    async def _own_page(self, lane: str, start: str) -> Sequence[Mapping[str, Any]]:
-        rows: Sequence[Mapping[str, Any]] = await self.consumer.redis.xpending_range(
-            self.shard.lane(lane), GROUP, min=start, max="+", count=_PAGE, consumername=self.consumer.name
-        )
-        return rows
 
     async def _recover(self, error: Exception) -> None:
         if is_outage(error):

@@ -73,7 +73,7 @@ class LongJobReader:
             self.watch.turn()
             job = self._next()
             if job is None:
-                await self._changed()
+                await self.table.changed.wait(_LOOK_S)
                 continue
             self._being_read.append(job)
             try:
@@ -141,6 +141,3 @@ class LongJobReader:
                 return True
             self.table.conclude(job, State.FAILED, ENTRY_LOST)
         return False
-
-    async def _changed(self) -> None:
-        await self.table.changed.wait(_LOOK_S)

@@ -178,7 +178,7 @@ def _written_end(template: ChatTemplate, ids: dict[str, int]) -> str:
     there one where an answer's text has a head of such tokens that no other turn has, as gpt-oss's channels:
     its turns have several parts, and what ends a part ends no turn.
     """
-    begun, before, behind = template.around_answer()
+    begun, before, behind = template.known.around_answer()
     if any(token in before and token not in begun for token in ids):
         return ""
     rest = behind.lstrip()

@@ -46,15 +46,7 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, drafter: Drafter | None = None) -> None:
         self.config = config
-        self._row_factory = RowFactory(
-            context_length=config.context_length,
-            capacity=config.blocks * config.block_size,
-            block_size=config.block_size,
-            hash_seed=config.hash_seed,
-            prefix_cache=config.prefix_cache,
-            salted=config.salted,
-            vocab_size=config.vocab_size,
-        )
+        self._row_factory = RowFactory(config)
         host = HostPool(config.host_blocks, config.host_blocks_a_step) if config.host_blocks else None
         pool = BlockPool(config.blocks, host)
         self._batch = Batch(

@@ -101,12 +101,8 @@ def _compiled(
     return _multiply(SURROUNDINGS.panels, rows, panels, bias, out_features)
 
 
-def _shaped(
-    rows: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None, out_features: int
-) -> torch.Tensor:
-    return rows.new_empty(*rows.shape[:-1], out_features)
-
-
 define(
-    "panel_linear(Tensor rows, Tensor panels, Tensor? bias, int out_features) -> Tensor", _compiled, _shaped
+    "panel_linear(Tensor rows, Tensor panels, Tensor? bias, int out_features) -> Tensor",
+    _compiled,
+    lambda rows, panels, bias, out_features: rows.new_empty(*rows.shape[:-1], out_features),
 )
