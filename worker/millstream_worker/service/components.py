@@ -51,7 +51,7 @@ from millstream_worker.upkeep.lost_entries import LostEntries
 from millstream_worker.upkeep.maintenance import Maintenance
 from millstream_worker.upkeep.periodic_tasks import PeriodicTask, Upkeep, on_all
 from millstream_worker.upkeep.queue_metrics import QueueFigures
-from millstream_worker.upkeep.reclaim import LeaseTimes, Reclaimer
+from millstream_worker.upkeep.reclaim import Reclaimer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +94,7 @@ def assemble(resources: Resources, info: QueueInfo, stop: StopSignal) -> Compone
     """Build all components. Nothing runs yet, and nothing is connected."""
     settings, consumer = resources.settings, resources.consumer
     metrics, clock, watch = resources.metrics, resources.clock, resources.watchdog.watch
-    shards = shards_of(settings.queue, info)
+    shards = info.shard_keys(settings.queue)
     limits = AttemptLimits(settings.max_attempts, settings.max_died, settings.max_died_alone)
     # the held jobs, and the engine
     engine, model = EnginePort(), ModelSlot(reads_defaults=settings.generation_config == "auto")
@@ -122,7 +122,7 @@ def assemble(resources: Resources, info: QueueInfo, stop: StopSignal) -> Compone
     lookup = CachedResults(consumer, table, queue, clock, net, watch("lookup", 1.0))
     admission = Admission(table, queue, preparer, limits, lookup, log_payloads=settings.log_payloads)
     starting = JobStarter(consumer, table, queue, admission, model, refused)
-    reclaimer = Reclaimer(consumer, metrics, LeaseTimes(settings.lease_s, settings.renew_s))
+    reclaimer = Reclaimer(consumer, metrics, lease_s=settings.lease_s, renew_s=settings.renew_s)
     readers = [resources.endpoint.blocking(consumer.name, block_s=settings.block_s) for _ in shards]
     sources = [
         ShardSource(_lane_reader(resources, table, reader, shard), reclaimer)
@@ -173,11 +173,6 @@ def assemble(resources: Resources, info: QueueInfo, stop: StopSignal) -> Compone
         upkeep=upkeep,
         report=report,
     )
-
-
-def shards_of(queue: str, info: QueueInfo) -> list[ShardKeys]:
-    keys = info.keys(queue)
-    return [keys.shard(shard) for shard in range(info.shards)]
 
 
 def _engine_limits(settings: Settings) -> EngineLimits:

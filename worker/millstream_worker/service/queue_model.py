@@ -4,7 +4,7 @@ that is asked for; a worker whose model was replaced takes no more jobs.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass
 
 import structlog
@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from millstream.errors import ProtocolError, QueueMismatch
 from millstream.wire import calls
-from millstream.wire.keys import QueueKeys, ShardKeys
+from millstream.wire.keys import QueueKeys
 from millstream.wire.server_errors import refusal
 from millstream.wire.state.queue_info import (
     ModelIdentity,
@@ -50,11 +50,6 @@ class QueueModel:
     replaced: str = ""
     _digest: str = ""  # recorded for this worker; empty again once it was replaced
     _refused: bool = False  # a shard has refused a start since `keep` last looked
-
-    @property
-    def shards(self) -> Sequence[ShardKeys]:
-        keys = self.info.keys(self.queue)
-        return [keys.shard(shard) for shard in range(self.info.shards)]
 
     async def check(self, model: str, digest: str) -> None:
         """Check a model that is about to be loaded. Raises Unusable if the queue has another one."""
@@ -134,7 +129,7 @@ class QueueModel:
         )
 
     async def _serve(self) -> None:
-        served = [serve_model(shard, self._digest) for shard in self.shards]
+        served = [serve_model(shard, self._digest) for shard in self.info.shard_keys(self.queue)]
         for reply in await calls.run_many(self.consumer.redis, served):
             if isinstance(reply, Exception):
                 raise reply

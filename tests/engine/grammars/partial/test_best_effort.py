@@ -42,7 +42,7 @@ def problem(trial: GrammarTrial, matcher: Matcher, arguments: str, name: str = "
     ):
         return None
     assert own.complete
-    return own.partial.problem(own.output, trial.problem_of_instance) if own.partial else ""
+    return own.partial.problem(own.output, trial.problem) if own.partial else ""
 
 
 def of(**properties: Any) -> dict[str, Any]:

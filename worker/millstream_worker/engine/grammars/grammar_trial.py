@@ -63,19 +63,12 @@ class GrammarTrial:
             raise InvalidGrammar(problem, float(used_s))
         return float(used_s)
 
-    def problem_of_schema(self, schema: str) -> str:
-        """Returns why nothing can be validated by the schema, a JSON text; empty if it can."""
-        return self._validated(schema, None)
-
-    def problem_of_instance(self, schema: str, instance: str) -> str:
-        """Returns why the instance does not fit the schema, both JSON texts; empty if it does."""
-        return self._validated(schema, instance)
-
-    def _validated(self, schema: str, instance: str | None) -> str:
+    def problem(self, schema: str, instance: str | None = None) -> str:
+        """Returns why the instance does not fit the schema, or without one why nothing can be validated by
+        it; empty if it does, or can. Both are JSON texts.
+        """
         answer = self._asked(json.dumps([schema, instance]))
-        if answer is None:
-            return TAKES_TOO_LONG
-        return answer.split(" ", 1)[1]
+        return TAKES_TOO_LONG if answer is None else answer.split(" ", 1)[1]
 
     def _asked(self, message: str) -> str | None:
         """Returns the process' answer; None if the message ended it."""

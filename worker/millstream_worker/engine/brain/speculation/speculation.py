@@ -88,7 +88,10 @@ class Speculation:
     def _chosen(self, slots: NDArray[np.intp], prompt_tokens: int, budget: int) -> dict[int, list[int]]:
         """Returns draft tokens by slot, at most `budget`."""
         room = min(self._most - len(slots) - prompt_tokens, budget)
-        if not len(slots) or room < 1 or self._skips_one():
+        if not len(slots) or room < 1:
+            return {}
+        self._skips -= 1
+        if self._skips >= 0:  # many rows without drafts that pay are looked at now and then
             return {}
         chosen = self._that_pay(slots, prompt_tokens, room)
         self._skipped = 0 if chosen else min(2 * self._skipped + 1, len(slots) // _ROWS_A_SKIP)
@@ -108,11 +111,6 @@ class Speculation:
             count = self._costs.best(tokens, rows, survivals)
         counts = Counter(slot for _, slot in chances[:count])
         return {slot: guesses[slot][:count] for slot, count in counts.items()}
-
-    def _skips_one(self) -> bool:
-        """True if the step is left out: many rows without drafts that pay are looked at now and then."""
-        self._skips -= 1
-        return self._skips >= 0
 
     def _guessed(self, slots: NDArray[np.intp]) -> tuple[dict[int, list[int]], list[tuple[float, int]]]:
         """Returns guessed tokens by slot, and for each of them the probability that it is accepted, with its

@@ -126,7 +126,8 @@ def load_model(
             folder, config, dtype, read_to, ATTENTION, mark, as_codes=as_codes, library=chosen.library
         )
     else:
-        model, form = load_weights(folder, config, dtype, read_to, ATTENTION, report, mark), _name(dtype)
+        model = load_weights(folder, config, dtype, read_to, ATTENTION, report, mark)
+        form = str(dtype).removeprefix("torch.")
     anatomy = observe(model, ATTENTION)
     if not anatomy.finite:
         check_finite(folder, model)
@@ -160,10 +161,6 @@ def load_model(
         notes=(*([note] if note else []), attention_line, linear_layers, *kept, weight_line),
         fallbacks=(attention_line,) if chosen.fallback else (),
     )
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def connect(loaded: LoadedModel, backend: AttentionBackend, mark: Callable[[], None]) -> None:
