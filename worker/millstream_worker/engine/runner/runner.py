@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 import torch
+from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
 from millstream_worker.engine.runner.device.free_cores import FreeCores
@@ -25,7 +26,7 @@ class Launched:
     """A step in flight: `forward` sets its logits, `sample` replaces them by tokens."""
 
     plan: Plan
-    logits: torch.Tensor | None  # [L, vocabulary]; the next step may use their memory
+    logits: Tensor | None  # [L, vocabulary]; the next step may use their memory
     sampled: SampledTensors | Sampled | None = None
 
 
@@ -53,7 +54,7 @@ class Runner:
         self.mark()
         return Launched(plan, logits)
 
-    def _run(self, plan: Plan) -> torch.Tensor:
+    def _run(self, plan: Plan) -> Tensor:
         if self.cores is None:
             return self.model.run(plan)
         self.cores.begin_step()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-import torch
+from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
 
@@ -21,13 +21,8 @@ class AttentionBackend(Protocol):
         """Take in the step: what all its layers share (indices, masks, tables on the device) is made here."""
 
     def attend(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None
+    ) -> Tensor:
         """Store the step's keys and values, then attend from its tokens to all that their rows have stored.
 
         query [T, heads, key_dim], key [T, kv_heads, key_dim], value [T, kv_heads, value_dim], of any

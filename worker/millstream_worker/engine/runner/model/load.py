@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from millstream_worker.engine.protocol.frames import LoadStep
@@ -171,9 +171,7 @@ def connect(loaded: LoadedModel, backend: AttentionBackend, mark: Callable[[], N
 
 
 def _attention_of(backend: AttentionBackend, layer: int, mark: Callable[[], None]) -> Attention:
-    def compute(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None
-    ) -> torch.Tensor:
+    def compute(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> Tensor:
         mark()
         return backend.attend(layer, query, key, value, sinks)
 
@@ -187,8 +185,8 @@ def occupy(module: nn.Module, attention: Attention) -> None:
 
 
 def _attend(
-    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: None, **options: Any
-) -> tuple[torch.Tensor, None]:
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, **options: Any
+) -> tuple[Tensor, None]:
     """Computes an attention module's call, [1, heads, T, head_dim] each; returns [1, T, heads, head_dim].
 
     Transformers makes no mask, as no mask function has our name. But for the sinks, `options` are the

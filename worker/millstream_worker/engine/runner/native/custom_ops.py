@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from millstream_worker.engine.runner.native.library import Library, Panels
 
@@ -25,7 +26,7 @@ class Surroundings:
 SURROUNDINGS = Surroundings()
 
 
-def define(schema: str, run: Callable[..., torch.Tensor], shape: Callable[..., torch.Tensor]) -> None:
+def define(schema: str, run: Callable[..., Tensor], shape: Callable[..., Tensor]) -> None:
     """Makes `torch.ops.millstream.<name of the schema>` compute `run`. `shape` answers an empty tensor of the
     shape that `run` answers."""
     name = schema.partition("(")[0]
