@@ -24,9 +24,7 @@ Call = calls.ScriptCall[AppendReply | EndOutcome]
 
 @dataclass(frozen=True, slots=True)
 class FlushPolicy:
-    """Seconds between two flushes of streamed and other jobs; the time to live of results; the number of dead
-    letters kept.
-    """
+    """Seconds between flushes of streamed and other jobs; results' time to live; dead letters kept."""
 
     streamed_s: float
     unstreamed_s: float

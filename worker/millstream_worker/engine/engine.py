@@ -82,9 +82,7 @@ class Engine(Generic[H]):
         return None
 
     def take_compiled(self) -> list[Compiled | Refused]:
-        """Take requests whose grammars are compiled into the waiting rows; returns these, and those that are
-        refused.
-        """
+        """Take requests whose grammars are compiled into the waiting rows; returns these, and refusals."""
         reports: list[Compiled | Refused] = []
         for done in self.grammars.take() if self.grammars else ():
             if isinstance(done.matchers, Refused):
@@ -134,9 +132,7 @@ class Engine(Generic[H]):
         return functools.partial(later.work, self._busy_s / self._steps)
 
     def report(self, finished: list[tuple[int, str]] | None = None) -> Step:
-        """A step without tokens: for its statistics, and for choices that had ended before they
-        arrived here.
-        """
+        """A step without tokens: for its statistics, and for choices that had ended before they came here."""
         return self._counted(Step([], [], finished or [], [], [], self.scheduler.stats()))
 
     def _counted(self, step: Step) -> Step:

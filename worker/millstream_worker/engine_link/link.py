@@ -77,9 +77,7 @@ class EngineLink:
 
     @classmethod
     async def start(cls, argv: Sequence[str], config: EngineConfig) -> EngineLink:
-        """Start `argv` with `--fd N` and send it its configuration. Raises OSError if it cannot be
-        started.
-        """
+        """Start `argv` with `--fd N`, and send its configuration. Raises OSError if it cannot be started."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:

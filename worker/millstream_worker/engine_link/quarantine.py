@@ -96,9 +96,7 @@ class Quarantine:
             await self._record(job, alone=False)
 
     async def _proved(self, job: Job) -> bool:
-        """Wait until the engine has computed something: with one that never works any suspect would look
-        guilty.
-        """
+        """Wait until the engine has computed something: with one that never works all would look guilty."""
         while not self.queue.try_prove_engine():
             if self._stopping or not self.queue.awaits_isolated_run(job):
                 return False
@@ -106,9 +104,7 @@ class Quarantine:
         return True
 
     async def _record(self, job: Job, *, alone: bool) -> bool:
-        """Repeat until the server has replied. False: the job is no longer ours, or there is no engine to run
-        it.
-        """
+        """Repeat until the server has replied. False: the job is not ours any more, or has no engine."""
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while not self._stopping and self.table.holds(job) and not job.phase.has_ended:
             if alone and not self.queue.awaits_isolated_run(job):

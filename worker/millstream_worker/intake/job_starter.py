@@ -94,9 +94,7 @@ class JobStarter:
         return foreign
 
     async def leave(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
-        """Release entries that were never started. If that fails, others take them over when they are
-        overdue.
-        """
+        """Release entries that were never started. Where that fails, others take them over when overdue."""
         release = [
             calls.release(shard, entry.claim(self.consumer.name), lane=entry.lane) for entry in entries
         ]

@@ -31,9 +31,7 @@ def token_logprob(fields: Plain, top: Sequence[Plain]) -> bytes:
 
 
 def least_logprob_bytes(top: int) -> int:
-    """Fewest bytes that `token_logprob` returns with `top` alternatives: ids of one byte, tokens without
-    text.
-    """
+    """Fewest bytes of a `token_logprob` with `top` alternatives: ids of one byte, tokens without text."""
     one = len(codec.pack(top_logprob(0, "", 0.0)))
     return one + (len(codec.pack("top")) + 1 + top * one if top else 0)
 

@@ -1,6 +1,4 @@
-"""Passes the engine process' reports to the components that act on them. The only place that publishes the
-served model.
-"""
+"""Passes the engine's reports to the components that act on them. Only this publishes the served model."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The worker's reports about itself: its heartbeat, and a log line once a minute while it works. It knows no
-Redis.
-"""
+"""The worker's reports about itself: its heartbeat, and a log line a minute while it works. No Redis."""
 
 from __future__ import annotations
 

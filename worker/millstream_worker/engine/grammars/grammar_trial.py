@@ -128,9 +128,7 @@ def main() -> None:
 
 
 def _problem(matcher: LLMatcher) -> str:
-    """Returns what is wrong with the grammar, also at its beginning, as far as that shows in bytes; else
-    empty.
-    """
+    """Returns what is wrong with the grammar, also at its beginning, as far as bytes show it; else empty."""
     if matcher.is_error():
         return str(matcher.get_error())
     matcher.compute_bitmask()

@@ -64,8 +64,7 @@ class Runner:
 
     @torch.inference_mode()
     def sample(self, launched: Launched, masks: TokenMasks | None = None) -> None:
-        """Start to sample the step's tokens, before the next `forward`. `masks`: what they may be; None:
-        anything."""
+        """Start to sample the step's tokens, before the next `forward`: those of `masks`; None: any."""
         logits, launched.logits = launched.logits, None
         assert logits is not None, "a step is sampled once"
         with _LackOfMemory():

@@ -113,9 +113,7 @@ class Speculation:
         return {slot: guesses[slot][:count] for slot, count in counts.items()}
 
     def _guessed(self, slots: NDArray[np.intp]) -> tuple[dict[int, list[int]], list[tuple[float, int]]]:
-        """Returns guessed tokens by slot, and for each of them the probability that it is accepted, with its
-        slot.
-        """
+        """Returns guessed tokens by slot, and for each the probability that it is accepted, with its slot."""
         guesses, chances = {}, []
         room = self._batch.last_input[slots] - self._batch.scheduled[slots] - 1
         for row, most in zip(self._batch.at(slots), room.tolist(), strict=True):

@@ -24,8 +24,7 @@ _registered: WeakValueDictionary[int, Attention] = WeakValueDictionary()
 
 
 def register(attention: Attention) -> Tensor:
-    """Returns the int64 tensor on the CPU by which `attend` finds `attention`, while somebody else holds
-    that."""
+    """Returns the int64 tensor on the CPU by which `attend` finds `attention`, while somebody holds that."""
     number = next(_numbers)
     _registered[number] = attention
     with torch.inference_mode(False):  # code that was compiled for a usual tensor takes no other

@@ -64,8 +64,7 @@ class StaticStep(Protocol):
 
 @runtime_checkable
 class StaticAttention(AttentionBackend, Protocol):
-    """A backend whose steps can be recorded: all that depends on the step stands in tensors that never
-    move."""
+    """A backend whose steps can be recorded: all that depends on the step is in tensors that never move."""
 
     def reserve(self, size: StaticSize) -> StaticStep:
         """For steps of up to that size, one at a time; no row is in it yet. Steps may share memory: the one

@@ -141,9 +141,7 @@ class HostSwap:
         return arrived
 
     def _index(self, numbers: Int32) -> Tensor:
-        """Returns numbers on the CPU for places, on the device for blocks: there the host must not wait for
-        the copy.
-        """
+        """Returns numbers on the CPU for places, on the device for blocks: the host must not wait there."""
         index = torch.from_numpy(numbers.astype(np.int64))
         if self._bus is None:
             return index

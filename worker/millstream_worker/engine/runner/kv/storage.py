@@ -58,8 +58,7 @@ class KVStorage:
         return torch.cat([part[blocks].reshape(count, -1).view(torch.uint8) for part in self.parts()], dim=1)
 
     def copy_in(self, blocks: Tensor, pages: Tensor) -> None:
-        """Put pages from `copy_out` (of any storage with these layers, block size and dtype) into
-        `blocks`."""
+        """Put pages from `copy_out` (of any storage with these layers, block size, dtype) into `blocks`."""
         start = 0
         for part in self.parts():
             size = part[0].numel() * part.element_size()

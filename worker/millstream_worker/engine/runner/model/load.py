@@ -79,8 +79,7 @@ class LoadedModel:
 
     @property
     def kv_format(self) -> str:
-        """Returns the format of keys and values: "bfloat16", "int8", or "int8+bfloat16" where layers
-        differ."""
+        """Returns the format of keys and values, as "bfloat16", "int8", or "int8+bfloat16" for both."""
         return kv_name(self.layer_specs, self.dtype)
 
     @property

@@ -15,8 +15,7 @@ _library = torch.library.Library("millstream", "FRAGMENT")  # type: ignore[no-un
 
 @dataclass(slots=True, eq=False)
 class Surroundings:
-    """The globals that operations use beside operands. Operations are global to a process, and get no
-    objects."""
+    """The globals that operations use beside operands: they are global to a process, and get no objects."""
 
     panels: Panels | None = None
     library: Library | None = None
