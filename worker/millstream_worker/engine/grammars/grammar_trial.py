@@ -34,6 +34,7 @@ from millstream_worker.engine.grammars.partial.partial_calls import TAKES_TOO_LO
 from millstream_worker.engine.grammars.schemas.instance_check import problem_of_instance, problem_of_schema
 
 CPU_S = 2  # of one grammar; within the bounds of a format's shape, all that was seen took less than 1
+_LOAD_CPU_S = 30  # of loading what validates, which took 2 on a busy machine
 _NO_WAY = (
     "no answer can fit it: it refers to nothing but itself, or allows no character where the answer begins; "
     "say what the answer is"
@@ -108,8 +109,8 @@ def main() -> None:
         while (message := _read(sys.stdin.buffer)) is not None:
             is_instance = message.startswith("[")
             if is_instance:
-                _limit_time()
-                importlib.import_module("jsonschema")  # it takes up to a second, and most requests need none
+                _limit_time(_LOAD_CPU_S)
+                importlib.import_module("jsonschema")  # most requests need none
             before_s = time.process_time()
             _limit_time()
             try:
@@ -135,12 +136,12 @@ def _problem(matcher: LLMatcher) -> str:
     return _NO_WAY if matcher.is_error() else ""
 
 
-def _limit_time() -> None:
+def _limit_time(cpu_s: int = CPU_S) -> None:
     """Limits the processor's time, which a busy machine does not shorten; it also ends a process whose engine
     is gone.
     """
     used = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = ceil(used.ru_utime + used.ru_stime) + CPU_S
+    seconds = ceil(used.ru_utime + used.ru_stime) + cpu_s
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
 
 
