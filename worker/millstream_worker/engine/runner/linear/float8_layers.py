@@ -96,5 +96,7 @@ def _product(rows: Tensor, row_scales: Tensor, weight: Tensor, scales: Tensor) -
 define(
     "float8_product(Tensor rows, Tensor row_scales, Tensor weight, Tensor scales) -> Tensor",
     _product,
-    lambda rows, row_scales, weight, scales: rows.new_empty(len(rows), len(weight), dtype=torch.bfloat16),
+    lambda rows, row_scales, weight, scales: rows.new_empty(
+        rows.shape[0], weight.shape[0], dtype=torch.bfloat16
+    ),
 )
