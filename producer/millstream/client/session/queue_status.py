@@ -24,7 +24,7 @@ from millstream.wire.state.queue_counts import (
     read_numbers,
     total,
 )
-from millstream.wire.state.queue_info import QueueInfo, read_queue
+from millstream.wire.state.queue_info import read_queue
 
 OTHER_ROLE = "needs the operator or observer role"
 NO_RIGHT = "this user may not read it"
@@ -102,8 +102,7 @@ async def queue_status(jobs: QueueJobs, *, tenants: bool = True) -> QueueStatus:
     session = jobs.session
     with session.reach():
         info = await read_queue(session.redis, jobs.queue)
-        keys = (info or QueueInfo()).keys(jobs.queue)
-        shards = [keys.shard(shard) for shard in range(info.shards if info else 0)]
+        shards = info.shard_keys(jobs.queue) if info else []
         at_ms = await session.now_ms()
         lanes = await read_lanes(session.redis, *shards)
         numbers = await read_numbers(session.redis, *shards, tenants=tenants)

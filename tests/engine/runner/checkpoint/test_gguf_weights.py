@@ -52,7 +52,8 @@ def test_weights_are_those_that_gguf_dequantizes(kind: Type) -> None:
     allowed = SCALES * np.abs(want).max() if kind.name.endswith("_K") else 0
     assert np.abs(codes.dequantized().numpy() - want).max() <= allowed
     assert torch.equal(kept.dequantized(torch.float32, CPU), codes.dequantized())
-    assert 8 * codes.bytes / want.size == BITS[kind]
+    parts = (codes.codes, codes.scales, codes.offsets)
+    assert 8 * sum(one.nbytes for one in parts if one is not None) / want.size == BITS[kind]
 
 
 def transformers_own(file: Path) -> PreTrainedModel:
