@@ -49,7 +49,7 @@ async def test_a_program_has_the_same_preparation_as_the_command(valkey: Server,
         with pytest.raises(InvalidRequest, match="names a queue that this server does not have"):
             await run_batch(client, source, out)
         with Journal(out) as journal:
-            journal.submits("default", [own_id := journal.own_id("d" * 32)])
+            journal.notes.submits("default", [own_id := journal.notes.own_id("d" * 32)])
         await client.submit(prompt="x", id=own_id)
         write_lines(source, [completion("a", "please fail"), completion("b", "one")])
         with answering(valkey.url) as worker:
@@ -60,7 +60,7 @@ async def test_a_program_has_the_same_preparation_as_the_command(valkey: Server,
     [row] = read_rows(out)
     assert row["response"]["body"]["choices"][0]["text"] == "ONE"
     with Journal(out) as journal:
-        assert not journal.under_way
+        assert not journal.notes.under_way
     assert len(worker.answered) <= 4
 
 

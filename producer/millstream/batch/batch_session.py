@@ -35,7 +35,7 @@ class BatchSession:
     async def read_models(self, client: AsyncClient) -> None:
         """Read the models that the run's queues have now, where it has recorded those that they had."""
         with contextlib.suppress(Unavailable):  # a run that submits nothing more needs no server
-            self._served = {q: await client.with_queue(q).queue_model() for q in self.journal.models}
+            self._served = {q: await client.with_queue(q).queue_model() for q in self.journal.notes.models}
 
     def compare(self) -> Survey:
         """Compare IN with OUT, which may take long; changes nothing. Raises as `begin` does."""
@@ -55,13 +55,13 @@ class BatchSession:
         """Remove rows of lines that are run again, and record IN, queue and models. Raises WriteFailed."""
         survey, journal = self.survey, self.journal
         if survey.redo and survey.moved:
-            journal.leave_jobs()
-            survey.left = dict(journal.left)
+            journal.notes.leave()
+            survey.left = dict(journal.notes.left)
         if survey.dropped:
             journal.drop(survey.dropped)
         journal.go_on_with(survey.named, self.options.queue)
         for queue, model in survey.served.items():
-            journal.serves(queue, model)
+            journal.notes.serves(queue, model)
         if survey.retried:
             journal.retry(survey.retried)
 

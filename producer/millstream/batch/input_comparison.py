@@ -48,19 +48,19 @@ class Survey:
         self.moved: set[str] = set()  # own ids of jobs under way that another model or queue would get now
         self.found = 0  # lines that have a row
         # jobs to cancel at the end: of lines that IN no longer has, or that now go elsewhere
-        self.left = dict(journal.left) | dict(journal.under_way)
-        begun = journal.begun
+        self.left = dict(journal.notes.left) | dict(journal.notes.under_way)
+        begun = journal.notes.begun
         self.other_model = begun.model is not None and journal.model not in (None, begun.model)
         self.other_queue = begun.source is not None and begun.queue != options.queue
         self.served = served or {}
         self.replaced: Counter[str] = Counter()  # lines of queues that have another model than before
-        self._before = journal.models
+        self._before = journal.notes.models
         self._begun, self._options = begun, options
         kept = {key: mark for key, mark in journal.failed.items() if key not in self.retried}
         self._rows = kept | journal.answered
         self._refused = journal.refused
         self._lines = {line: mark for line, mark in journal.lines.items() if line not in self.retried}
-        self._under_way = {line_digest_of(own_id): own_id for own_id in journal.under_way}
+        self._under_way = {line_digest_of(own_id): own_id for own_id in journal.notes.under_way}
         # custom_ids, to detect duplicates: of lines that have a row, and of all if rows are keyed by line
         # number
         self._seen: set[bytes] = set()
@@ -237,7 +237,7 @@ def refuse_unknown(findings: LineFindings, source: str) -> None:
 def _refuse_other_input(survey: Survey, journal: Journal) -> None:
     if not survey.missing or not survey.lines:
         return
-    begun = journal.begun.source
+    begun = journal.notes.begun.source
     if survey.found and begun in (None, survey.named):
         return  # lines were removed from it
     shown = os.fsencode(begun or "").decode("utf-8", "backslashreplace")
@@ -251,7 +251,7 @@ def _refuse_other_input(survey: Survey, journal: Journal) -> None:
 
 
 def _stopped(survey: Survey, journal: Journal, options: RunOptions, source: str) -> InvalidRequest:
-    count, begun = len(survey.changed) + len(survey.moved), journal.begun
+    count, begun = len(survey.changed) + len(survey.moved), journal.notes.begun
     ways = "--redo-changed answers them anew, --keep-answers leaves them as they are, or choose another OUT"
     lines = "line was" if count == 1 else "lines were"
     answered = f"{count:,} {lines} answered {'or submitted ' if survey.moved else ''}so: {ways}"
@@ -261,7 +261,7 @@ def _stopped(survey: Survey, journal: Journal, options: RunOptions, source: str)
         )
     if survey.replaced:
         queue, more = min(survey.replaced), len(survey.replaced) - 1
-        now, before = survey.served[queue], journal.models[queue]
+        now, before = survey.served[queue], journal.notes.models[queue]
         others = f" (and {more:,} more of its queues have another model)" if more else ""
         return InvalidRequest(
             "model", now.name, f"queue {queue!r} now has {now}, and had {before} before{others}. {answered}"

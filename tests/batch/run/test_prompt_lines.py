@@ -96,7 +96,7 @@ async def test_all_jobs_of_a_list_are_cancelled_and_redone(place: BatchFiles) ->
     place.write(LINES[0])
     row = read_row(1, "a", LINES[0], lane=Lane.BATCH, tenant="")
     with Journal(place.out) as journal:
-        listed = journal.own_id(row.digest, row.prompts)
+        listed = journal.notes.own_id(row.digest, row.prompts)
         assert line_digest_of(listed) == row.digest
     running = asyncio.create_task(place.run())
     await until(lambda: place.queued() == 3)
@@ -104,9 +104,9 @@ async def test_all_jobs_of_a_list_are_cancelled_and_redone(place: BatchFiles) ->
     await asyncio.wait([running])
     async with AsyncClient(place.server.url) as client:
         with Journal(place.out) as journal:
-            assert list(journal.under_way) == [listed]
-            assert await cancel_jobs(client, journal, journal.under_way) == Cancelled(cancelled=3)
-            assert not journal.under_way
+            assert list(journal.notes.under_way) == [listed]
+            assert await cancel_jobs(client, journal, journal.notes.under_way) == Cancelled(cancelled=3)
+            assert not journal.notes.under_way
     with answering(place.server.url) as worker:
         assert (await place.run()).completed == 1
         assert worker.computed_once() == 3

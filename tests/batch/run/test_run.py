@@ -278,9 +278,9 @@ async def test_an_earlier_job_answered_by_another_model_is_redone(place: BatchFi
     with answering(place.server.url) as worker:
         worker.model = old
         with Journal(place.out) as journal:
-            own_id = journal.own_id(row.digest)
-            journal.submits("default", [own_id])
-            journal.serves("default", new)
+            own_id = journal.notes.own_id(row.digest)
+            journal.notes.submits("default", [own_id])
+            journal.notes.serves("default", new)
         async with AsyncClient(place.server.url) as client:
             await client.submit_many([{"request": row.requests[0], "id": own_id}])
             await client.wait(own_id)

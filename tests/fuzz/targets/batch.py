@@ -175,10 +175,10 @@ def _open_journal(case: dict[str, bytes]) -> None:
     with Journal(out, "m") as journal:
         journal.write([{"custom_id": "new", "response": {"status_code": 200}, "error": None}], [])
         journal.retry(journal.failures(failed=True, incomplete=True))
-        own_id = journal.own_id("digest")
+        own_id = journal.notes.own_id("digest")
     with Journal(out, "m") as journal:
         assert journal.has_id("new"), "a row that was written is not found again"
-        assert journal.own_id("digest") == own_id, "the next run makes other jobs of the same lines"
+        assert journal.notes.own_id("digest") == own_id, "the next run makes other jobs of the same lines"
         journal.drop(_survey(place, journal).changed)
     with Journal(out, "m") as journal:
         assert not _survey(place, journal).changed, "lines whose rows were dropped are told again"

@@ -67,7 +67,7 @@ class FileLedger(RowLedger[AsyncClient, Result | JobError, int]):
         self._tally, self._clock = tally, clock
         self._models = ModelWatch(journal, options.on_change)
         self._clients: dict[str, AsyncClient] = {}  # by queue
-        self._earlier = frozenset(journal.under_way)  # jobs of an earlier run, by their own ids
+        self._earlier = frozenset(journal.notes.under_way)  # jobs of an earlier run, by their own ids
         self._absent: set[str] = set()  # jobs that are being sent, and that the server did not have before
         self._reached = False  # the server has answered before
         self._silent_s: float | None = None  # since when it does not
@@ -85,15 +85,15 @@ class FileLedger(RowLedger[AsyncClient, Result | JobError, int]):
         self._clock.begin()
         await self._models.look(client)
         own = [self._own_id(row) for row in rows]
-        if new := [one for one in own if self._journal.under_way.get(one) != client.queue]:
-            self._journal.submits(client.queue, new)
-        absent = self._journal.sent.sends(own)
+        if new := [one for one in own if self._journal.notes.under_way.get(one) != client.queue]:
+            self._journal.notes.submits(client.queue, new)
+        absent = self._journal.notes.sent.sends(own)
         self._absent |= absent
         try:
             outcomes = await client.submit_many(list(chain.from_iterable(map(self._jobs, rows))))
         except MillstreamError as error:  # before any row was sent
             for own_id in absent:
-                self._journal.sent.refused(own_id)
+                self._journal.notes.sent.refused(own_id)
             if not isinstance(error, Unavailable):
                 raise
             return [error for row in rows for _ in range(row.prompts)]
@@ -102,7 +102,7 @@ class FileLedger(RowLedger[AsyncClient, Result | JobError, int]):
 
     def takes(self, row: BatchLine, taken: Sequence[Submitted | Conflict]) -> None:
         own_id = self._own_id(row)
-        self._journal.sent.accepted(own_id)
+        self._journal.notes.sent.accepted(own_id)
         self._absent.discard(own_id)
         self._tally.not_durable += sum(isinstance(one, Submitted) and not one.durable for one in taken)
 
@@ -110,7 +110,7 @@ class FileLedger(RowLedger[AsyncClient, Result | JobError, int]):
         own_id = self._own_id(row)
         known = not isinstance(refusal, Unavailable) or _write_refusal(refusal)
         if own_id in self._absent and not taken and known:
-            self._journal.sent.refused(own_id)
+            self._journal.notes.sent.refused(own_id)
         self._absent.discard(own_id)
 
     async def pause(self, client: AsyncClient, refusals: Sequence[Refusal]) -> None:
@@ -183,7 +183,7 @@ class FileLedger(RowLedger[AsyncClient, Result | JobError, int]):
         else:
             place = self._journal.write([answer_row(row, job_id, end)], ())
             self._tally.add(end, row.expected, work, [one for one in ends if isinstance(one, Result)])
-            self._journal.ends(self._own_id(row))
+            self._journal.notes.ends(self._own_id(row))
             return place
         return None
 
@@ -194,12 +194,12 @@ class FileLedger(RowLedger[AsyncClient, Result | JobError, int]):
         self._journal.write([reused_row(row, answer)], ())
         self._tally.reuse(first_text(answer["response"]["body"]), row.expected)
         self._clock.tick()
-        self._journal.ends(self._own_id(row))
+        self._journal.notes.ends(self._own_id(row))
 
     def _fail(self, row: BatchLine, failure: Mapping[str, Any]) -> None:
         self._journal.write((), [failure])
         self._tally.fail(failure)
-        self._journal.ends(self._own_id(row))
+        self._journal.notes.ends(self._own_id(row))
 
     def _jobs(self, row: BatchLine) -> Iterator[JobFields]:
         for request, own_id in zip(row.sent, own_ids(self._own_id(row)), strict=True):
@@ -207,7 +207,7 @@ class FileLedger(RowLedger[AsyncClient, Result | JobError, int]):
 
     def _own_id(self, row: BatchLine) -> str:
         """The one name of its jobs."""
-        return self._journal.own_id(row.digest, row.prompts)
+        return self._journal.notes.own_id(row.digest, row.prompts)
 
 
 def _write_refusal(outcome: MillstreamError) -> ResponseError | None:

@@ -61,7 +61,7 @@ class BatchRun:
 
     async def _read_server_time(self) -> None:
         """Reads the server's clock if there may be jobs that ended before this run began."""
-        if self._journal.under_way:
+        if self._journal.notes.under_way:
             with contextlib.suppress(MillstreamError):  # the submit reports it, or outlasts it
                 self._ledger.since_ms = (await self._client.queue_info()).at_ms
 

@@ -50,7 +50,7 @@ def carry_out(given: Given, journal: Journal) -> Summary:
     from_stdin = given.source == STANDARD
     lines = spooled(journal) if from_stdin else given.source
     session = BatchSession(lines, journal, given.options, named=str(STANDARD) if from_stdin else "")
-    if given.redis_url and journal.models:
+    if given.redis_url and journal.notes.models:
         run_async(_read_models(session, given.redis_url))
     _say_what_was_found(given, journal, session.compare())
     with _stack(given, session.survey) as stack:

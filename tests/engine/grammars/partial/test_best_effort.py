@@ -141,7 +141,7 @@ def test_arguments_are_written_as_templates_write_them(trial: GrammarTrial) -> N
         assert problem(trial, matcher, other) is None
 
 
-def test_the_library_that_validates_is_loaded_outside_of_the_bound() -> None:
+def test_the_validating_library_loads_outside_of_the_bound() -> None:
     answer = GrammarTrial()._asked(json.dumps(['{"type": "object"}', "{}"]))
     assert answer is not None
     assert float(answer.split(" ")[0]) < 0.3  # CPU seconds; loading takes up to two
