@@ -220,7 +220,7 @@ def test_jobs_under_way_are_known_without_the_input(out: Path) -> None:
         again = later.notes.own_id("01" * 16)
         assert again == f"{own_ids[1]}.1"
         later.notes.submits("one", [again])
-        later.ends(own_ids[4])
+        later.notes.ends(own_ids[4])
         assert later.notes.under_way == {own_ids[2]: "one", again: "one"}
 
 
