@@ -35,7 +35,9 @@ async def test_a_format_is_that_of_lines_that_ask_for_none(
         batch = await made(client, lines, extra_body={"response_format": SCHEMA})
         assert batch.to_dict()["response_format"] == SCHEMA
         formats: dict[Any, str | None] = {}
-        for _ in lines:  # those of a later message version may wait for the gateway's next look at the workers
+        for (
+            _
+        ) in lines:  # those of a later message version may wait for the gateway's next look at the workers
             job = await worker.take()
             [message], form = job.request.messages or (), job.request.response_format
             formats[message.content] = None if form is None else form.type

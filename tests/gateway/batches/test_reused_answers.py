@@ -181,6 +181,7 @@ async def test_a_takeover_reuses_what_it_can_see(valkey: Server, tmp_path: Path)
     async with hand_worker(valkey.url) as worker:
         register(valkey.port, worker.keys, version_max=str(TAKEN.high))
         with gateway(valkey.url, *arguments) as first:
+            await until(lambda: first.shows_ready(True))
             async with first.client() as client:
                 batch = await made(client, lines, extra_body=asked)
                 a, b = await taken(worker, "ab")
@@ -188,6 +189,7 @@ async def test_a_takeover_reuses_what_it_can_see(valkey: Server, tmp_path: Path)
                 await until(lambda: rows_counted(client, batch.id, 2))
             await asyncio.to_thread(first.close)
         with gateway(valkey.url, *arguments) as second:
+            await until(lambda: second.shows_ready(True))
             async with second.client() as client:
                 await b.end(State.FAILED, error=REFUSED)
                 [again] = await taken(worker, "b")
