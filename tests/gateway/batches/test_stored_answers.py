@@ -1,4 +1,4 @@
-"""Equal lines of a batch whose answer is in the store, or with another gateway: no other gateway runs beside."""
+"""Equal lines whose answer is in the store, or was with another gateway. No further gateway runs beside."""
 
 from __future__ import annotations
 
