@@ -4,6 +4,7 @@ and a client connected to one (`redis_client`); what workers with the counting m
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -31,6 +32,15 @@ sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 # the tests start and send them to.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+# Until all tests are there, next to nothing becomes garbage: a fifth of the time that collecting them takes.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
