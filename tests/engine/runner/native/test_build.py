@@ -67,6 +67,7 @@ def test_other_sources_are_another_library(tmp_path: Path) -> None:
     assert building._digest(*compiler, building.FLAGS, tmp_path / "src") != digest
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(copier: str, tmp_path: Path) -> None:
     """Both compile; both get what works."""
     code = (
