@@ -45,10 +45,9 @@ class BatchFields(TypedDict, total=False):
     # were answered: raise InvalidRequest, answer them again, leave their rows
     retry_failed: bool  # try the lines of the error file again, but those whose answers were cut
     retry_incomplete: bool  # those, too
-    on_progress: (
-        OnProgress | None
-    )  # a plain function, called about once a second and at the end in the thread
-    # of the client's loop; an exception in it ends the run
+    # A plain function, called about once a second and at the end in the thread of the client's loop; an
+    # exception in it ends the run.
+    on_progress: OnProgress | None
 
 
 async def run_batch(

@@ -79,7 +79,7 @@ def shown(
         tally=tally,
         clock=Clock(tally, seconds),
         lines=SimpleNamespace(under_way=2000, followers=0, unsent=0),
-        waits_for_room=None,
+        ledger=SimpleNamespace(full=None),
         source=SimpleNamespace(total=total),
     )
     return Shown(run, price_per_hour=36.0)
@@ -119,7 +119,7 @@ def test_rows_under_way_are_told_by_what_they_wait_for() -> None:
     lines.under_way, lines.unsent, lines.followers = 400, 145, 5
     assert some.counts()[1:4] == ["250 under way", "145 to be sent", "5 waiting for equal lines"]
     some.load = QueueLoad(workers=2, rows_running=128, output_tokens_per_s=1.0)
-    some.run.waits_for_room = QueueFull("default", 255, 17_378_725, 1.0)
+    some.run.ledger.full = QueueFull("default", 255, 17_378_725, 1.0)
     assert some.counts()[1:4] == ["128 computing", "122 queued", "145 waiting for room"]
     some.load = QueueLoad(workers=2, rows_running=300, output_tokens_per_s=1.0, shared=True)
     assert some.counts()[1:3] == ["up to 250 computing", "0 queued"]

@@ -21,12 +21,12 @@ from millstream.batch.run.run_options import RunOptions
 from millstream.batch.run.tally import BatchProgress, Summary, Tally
 from millstream.batch.run.window import Window
 from millstream.client.async_client import AsyncClient
-from millstream.errors import MillstreamError, QueueFull
+from millstream.errors import MillstreamError
 
 
 class BatchRun:
-    """One pass over the input. `tally`, `clock`, `source`, `lines` and the properties may be watched while it
-    runs.
+    """One pass over the input. `tally`, `clock`, `source`, `ledger`, `lines` and `progress` may be watched
+    while it runs.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class BatchRun:
         self.clock = RunClock(self.tally, journal)
         self._journal, self._client, self._room = journal, client, room
         self._options = options = options or RunOptions()
-        self._ledger = FileLedger(journal, client, options, self.tally, self.clock)
-        self.lines = LineRun(self._ledger, Window(options.window, options.window_bytes))
+        self.ledger = FileLedger(journal, client, options, self.tally, self.clock)
+        self.lines = LineRun(self.ledger, Window(options.window, options.window_bytes))
         self._seen = SeenIds()  # custom_ids of this pass
 
     async def run(self) -> Summary:
@@ -56,14 +56,14 @@ class BatchRun:
             await self.lines.run(self._rows())
         finally:
             self.clock.stop()
-        await self._ledger.cleanup.clear()
+        await self.ledger.cleanup.clear()
         return self.tally.summary(self.clock.seconds, self.clock.earlier)
 
     async def _read_server_time(self) -> None:
         """Reads the server's clock if there may be jobs that ended before this run began."""
         if self._journal.notes.under_way:
             with contextlib.suppress(MillstreamError):  # the submit reports it, or outlasts it
-                self._ledger.since_ms = (await self._client.queue_info()).at_ms
+                self.ledger.since_ms = (await self._client.queue_info()).at_ms
 
     @property
     def progress(self) -> BatchProgress:
@@ -76,16 +76,6 @@ class BatchRun:
             self.lines.under_way,
             self.clock.elapsed_s,
         )
-
-    @property
-    def waits_for_room(self) -> QueueFull | None:
-        """The latest refusal of a full queue; None when there is room."""
-        return self._ledger.full
-
-    @property
-    def refused_writes(self) -> str | None:
-        """The reason why the server takes no jobs, though it answers; None: it takes them."""
-        return None if self._ledger.barred is None else str(self._ledger.barred)
 
     async def _rows(self) -> AsyncIterator[BatchLine]:
         """Yields the lines to submit; the others have their rows, or have just received their error rows."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from millstream.batch.files.spent import NOTHING_SPENT, Spent
@@ -208,25 +208,15 @@ class Tally:
 
     def summary(self, seconds: float, earlier: Spent = NOTHING_SPENT) -> Summary:
         """`earlier`: by the runs before this one, which has taken so many seconds."""
+        counts = {one.name: getattr(self, one.name) for one in fields(Summary) if one.name in vars(self)}
         return Summary(
-            completed=self.completed,
-            failed=self.failed,
-            skipped=self.skipped,
-            skipped_failed=self.skipped_failed,
-            prompt_tokens=self.prompt_tokens,
-            cached_tokens=self.cached_tokens,
-            output_tokens=self.output_tokens,
+            **counts,
             seconds=seconds,
             ttft_ms=Percentiles.of(self._ttft),
             tpot_ms=Percentiles.of(self._tpot),
-            agreed=self.agreed,
-            expected=self.expected,
             unknown_fields=tuple(self.unknown.most_common()),
             causes=self._causes.commonest(),
             deprecated_fields=tuple(self.deprecated.most_common()),
-            incomplete=self.incomplete,
-            reused=self.reused,
-            not_durable=self.not_durable,
             work=self.pace.total,
             spent=earlier + self.spent(seconds),
         )

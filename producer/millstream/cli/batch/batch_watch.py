@@ -82,8 +82,8 @@ async def _warn_of_waiting(stack: Stack, server: ServerWatch, run: BatchRun, loo
     full_told = False
     while True:
         await asyncio.sleep(look_s)
-        if run.waits_for_room and not full_told:
-            warn(f"{run.waits_for_room}; the run waits until there is room")
+        if run.ledger.full and not full_told:
+            warn(f"{run.ledger.full}; the run waits until there is room")
             full_told = True
         if not server.quiet:
             continue  # workers, too, may not have reached it for a while

@@ -75,7 +75,7 @@ class Shown:
             yield f"{'up to ' if self.load.shared and computing else ''}{computing:,} computing"
             yield f"{sent - computing:,} queued"
         if run.unsent:
-            yield f"{run.unsent:,} {'waiting for room' if self.run.waits_for_room else 'to be sent'}"
+            yield f"{run.unsent:,} {'waiting for room' if self.run.ledger.full else 'to be sent'}"
         if run.followers:
             yield f"{run.followers:,} waiting for equal lines"
 
