@@ -12,34 +12,18 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from functools import wraps
 from itertools import islice
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from millstream.client.async_client import DEFAULT_URL, AsyncClient
-from millstream.client.jobs.count_jobs import PromptTokens
 from millstream.client.loop_thread import LoopThread
 from millstream.client.session.options import ClientOptions
 from millstream.client.submit.requests import JobFields
 from millstream.client.submit.submission import BATCH_JOBS, Outcome
-from millstream.errors import JobError, MillstreamError
 from millstream.wire.connection import Target
-from millstream.wire.messages.job_messages import Result
-from millstream.wire.messages.script_replies import CancelOutcome
 from millstream.wire.state.durability import Durability
 
 P = ParamSpec("P")
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _as(method: Callable[..., Any]) -> Callable[[F], F]:
-    """Documented as AsyncClient's method of the same name."""
-
-    def documented(own: F) -> F:
-        own.__doc__ = method.__doc__
-        return own
-
-    return documented
 
 
 def _waiting(
@@ -66,6 +50,21 @@ def _iterating(
     return iterating
 
 
+def _of_all(method: Callable[P, T]) -> Callable[P, T]:
+    """The same method, of items that are taken here: the caller's iterator may be slow, use this client, or
+    belong to this thread.
+    """
+
+    def listed(one: Any) -> Any:
+        return list(one) if isinstance(one, Iterable) else one
+
+    @wraps(method)
+    def of_all(*args: P.args, **more: P.kwargs) -> T:
+        return method(*map(listed, args), **{name: listed(one) for name, one in more.items()})
+
+    return of_all
+
+
 class Client:
     """One queue of one server, for any number of threads. Close it with `with` or `close`.
 
@@ -84,8 +83,8 @@ class Client:
         self._thread = LoopThread("millstream-client")
         self._owner = True
 
-    @_as(AsyncClient.with_queue)
     def with_queue(self, queue: str) -> Self:
+        """The same client for another queue: it shares the connections, and ends with this one."""
         other = object.__new__(type(self))
         other._client = self._client.with_queue(queue)
         other._thread = self._thread
@@ -99,9 +98,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -115,7 +112,6 @@ class Client:
 
     submit = _waiting(AsyncClient.submit)
 
-    @_as(AsyncClient.submit_many)
     def submit_many(
         self,
         jobs: Iterable[JobFields],
@@ -125,7 +121,7 @@ class Client:
     ) -> list[Outcome]:
         give_up_s = time.monotonic() + wait_s
         outcomes: list[Outcome] = []
-        # Iterated here: the caller's iterator may be slow, use this client, or belong to this thread.
+        # Iterated here, as in _of_all.
         items = iter(jobs)
         while batch := list(islice(items, BATCH_JOBS)):
             remaining_s = max(0.0, give_up_s - time.monotonic())
@@ -134,45 +130,21 @@ class Client:
             )
         return outcomes
 
+    submit_many.__doc__ = AsyncClient.submit_many.__doc__
     count = _waiting(AsyncClient.count)
-
-    @_as(AsyncClient.count_many)
-    def count_many(
-        self, requests: Iterable[JobFields], timeout_s: float | None = None
-    ) -> list[PromptTokens | MillstreamError]:
-        return self._thread.run(self._client.count_many(list(requests), timeout_s))
-
+    count_many = _waiting(_of_all(AsyncClient.count_many))
     stream = _iterating(AsyncClient.stream)
     result = _waiting(AsyncClient.result)
     wait = _waiting(AsyncClient.wait)
-
-    @_as(AsyncClient.wait_many)
-    def wait_many(
-        self, job_ids: Iterable[str], timeout_s: float | None = None
-    ) -> dict[str, Result | JobError]:
-        return self._thread.run(self._client.wait_many(list(job_ids), timeout_s))
-
-    @_as(AsyncClient.as_completed)
-    def as_completed(
-        self, job_ids: Iterable[str], timeout_s: float | None = None
-    ) -> Iterator[tuple[str, Result | JobError]]:
-        return self._thread.iterate(self._client.as_completed(list(job_ids), timeout_s))
-
+    wait_many = _waiting(_of_all(AsyncClient.wait_many))
+    as_completed = _iterating(_of_all(AsyncClient.as_completed))
     cancel = _waiting(AsyncClient.cancel)
-
-    @_as(AsyncClient.cancel_many)
-    def cancel_many(self, job_ids: Iterable[str]) -> dict[str, CancelOutcome]:
-        return self._thread.run(self._client.cancel_many(list(job_ids)))
-
+    cancel_many = _waiting(_of_all(AsyncClient.cancel_many))
     status = _waiting(AsyncClient.status)
     queue_info = _waiting(AsyncClient.queue_info)
     queue_model = _waiting(AsyncClient.queue_model)
     forget = _waiting(AsyncClient.forget)
-
-    @_as(AsyncClient.forget_many)
-    def forget_many(self, job_ids: Iterable[str], *, keep_cached: bool = False) -> dict[str, bool | JobError]:
-        return self._thread.run(self._client.forget_many(list(job_ids), keep_cached=keep_cached))
-
+    forget_many = _waiting(_of_all(AsyncClient.forget_many))
     dead_letters = _iterating(AsyncClient.dead_letters)
     dead_letter = _waiting(AsyncClient.dead_letter)
     requeue = _waiting(AsyncClient.requeue)
