@@ -111,10 +111,10 @@ def _of_operators(gateway: GatewayContext, own: OperatorRoutes) -> Iterator[Rout
         "/ping": own.readyz,  # as SageMaker asks
         "/version": own.version,
         "/metrics": own.metrics,
+        "/backlog": _for_caller(gateway, own.backlog),
     }
     for name, handler in handlers.items():
         yield Route(name, _named(name, handler), methods=["GET"])
-    yield Route("/backlog", _named("/backlog", _for_caller(gateway, own.backlog)), methods=["GET"])
 
 
 def _of_api(gateway: GatewayContext) -> Iterator[Route]:
