@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from millstream.errors import JobCancelled, JobError, JobExpired, JobFailed
 from millstream.wire.messages.choices import ChoiceDelta
@@ -36,26 +37,20 @@ class RewindEvent:
     text of later events; it comes again.
     """
 
+    text: ClassVar[str] = ""
     cursor: str
     seq: int
-
-    @property
-    def text(self) -> str:
-        return ""
 
 
 @dataclass(frozen=True, slots=True)
 class EndEvent:
     """The last event: the job's terminal state, and the error if it failed."""
 
+    text: ClassVar[str] = ""
     cursor: str
     job_id: str
     state: State
     error: ErrorInfo | None = None
-
-    @property
-    def text(self) -> str:
-        return ""
 
     def raise_for_state(self) -> None:
         """Raise JobFailed, JobCancelled or JobExpired unless the job was completed."""
