@@ -25,7 +25,7 @@ STARTING_ENGINE, READING_TOKENIZER = "starting the engine", "reading the tokeniz
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFacts(ModelFacts):
-    """What a heartbeat says of a worker as it is shown, too."""
+    """The figures of a heartbeat that are shown as they are."""
 
     state: str = SERVING
     step: str = ""  # of its start, while no engine is ready
