@@ -91,7 +91,10 @@ async def queue_status(jobs: QueueJobs, *, tenants: bool = True) -> QueueStatus:
         at_ms = await session.now_ms()
         lanes = await read_lanes(session.redis, *shards)
         numbers = await read_numbers(session.redis, *shards, tenants=tenants)
-        beats, loading = await _beats(session.redis, shards)
+        beats: list[Heartbeat] | None = None
+        loading: list[Heartbeat] | None = None
+        with contextlib.suppress(NoPermissionError):
+            beats, loading = await read_all_workers(session.redis, *shards)
         unread = _unread(lanes.values(), numbers, beats)
         found = [
             await _lane(session.redis, shards, lane, lanes[lane], beats, at_ms, unread) for lane in LANES
@@ -110,15 +113,6 @@ async def queue_status(jobs: QueueJobs, *, tenants: bool = True) -> QueueStatus:
         loading=None if loading is None else tuple(_worker(one, at_ms) for one in loading),
         **asdict(numbers),
     )
-
-
-async def _beats(
-    redis: Any, shards: Sequence[ShardKeys]
-) -> tuple[list[Heartbeat], list[Heartbeat]] | tuple[None, None]:
-    try:
-        return await read_all_workers(redis, *shards)
-    except NoPermissionError:
-        return None, None
 
 
 def _unread(lanes: Any, numbers: QueueNumbers, beats: Sequence[Heartbeat] | None) -> dict[str, str]:
