@@ -91,6 +91,7 @@ def synchronous() -> None:
         assert_type(client, ms.Client)
         job = client.submit("Hello", top_k=5)
         assert_type(job, ms.Submitted)
+        client.submit("Hello", max_token=20)  # type: ignore[call-arg]
         assert_type(ms.run_batch_blocking(client, "in.jsonl", "out.jsonl"), ms.BatchSummary)
         assert_type(client.stream(job.id), Iterator[ms.TokenEvent | ms.RewindEvent | ms.EndEvent])
         assert_type(client.wait(job.id), ms.Result)

@@ -43,7 +43,7 @@ class WorkerVersions:
             self._next_look_s = time.monotonic() + self._look_s  # for submits that come during this check
         try:
             info = await self._jobs.reopen()
-            workers, self._window = await self._look(info), info.versions
+            workers, self._window = await self._read(*info.shard_keys(self._jobs.queue)), info.versions
         except QueueMismatch:
             self._next_look_s = NEVER
             raise
@@ -77,9 +77,6 @@ class WorkerVersions:
 
     def _taken(self, version: int) -> bool:
         return any(version in window for window in self._living or [self._window])
-
-    async def _look(self, info: QueueInfo) -> list[Heartbeat]:
-        return await self._read(*info.shard_keys(self._jobs.queue))
 
     async def _read(self, *shards: ShardKeys) -> list[Heartbeat]:
         """The living workers; none also if that is unknown."""

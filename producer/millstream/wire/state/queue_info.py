@@ -73,6 +73,7 @@ class QueueInfo:
         return QueueKeys(queue, sharded=self.pubsub is PubSub.SHARDED)
 
     def shard_keys(self, queue: str) -> list[ShardKeys]:
+        """The keys of all its shards."""
         keys = self.keys(queue)
         return [keys.shard(shard) for shard in range(self.shards)]
 
