@@ -125,8 +125,8 @@ async def read_workers(redis: Any, *shards: ShardKeys) -> list[Heartbeat]:
 
 async def read_all_workers(redis: Any, *shards: ShardKeys) -> tuple[list[Heartbeat], list[Heartbeat]]:
     """The same, and the living workers that load their model for the first time, in the same two round trips.
-    A worker that begins to serve between two of the reads is a
-    worker: it is looked for among those that load first.
+    A worker that begins to serve between two of the reads is a worker: it is looked for among those that load
+    first.
     """
     loading, workers = await _read(redis, shards, ShardKeys.loading, ShardKeys.worker)
     names = {one.name for one in workers}
