@@ -67,10 +67,10 @@ class FileLedger(RowLedger[AsyncClient, Result | JobError, int]):
         self._tally, self._clock = tally, clock
         self._models = ModelWatch(journal, options.on_change)
         self._clients: dict[str, AsyncClient] = {}  # by queue
-        self._earlier = frozenset(journal.notes.under_way)  # jobs of an earlier run, by their own ids
+        self._earlier = set(journal.notes.under_way)  # jobs of an earlier run, by their own ids
         self._absent: set[str] = set()  # jobs that are being sent, and that the server did not have before
         self._reached = False  # the server has answered before
-        self._silent_s: float | None = None  # since when it does not
+        self._silent_s: dict[str, float] = {}  # since when a queue's server does not, by queue
 
     def client_of(self, queue: str) -> AsyncClient:
         if queue not in self._clients:
@@ -104,6 +104,8 @@ class FileLedger(RowLedger[AsyncClient, Result | JobError, int]):
         own_id = self._own_id(row)
         self._journal.notes.sent.accepted(own_id)
         self._absent.discard(own_id)
+        if any(isinstance(one, Submitted) and one.created for one in taken):
+            self._earlier.discard(own_id)  # the server had lost it, or never got it
         self._tally.not_durable += sum(isinstance(one, Submitted) and not one.durable for one in taken)
 
     def waits(self, row: BatchLine, refusal: Refusal, taken: Sequence[Submitted | Conflict]) -> None:
@@ -123,12 +125,11 @@ class FileLedger(RowLedger[AsyncClient, Result | JobError, int]):
             if isinstance(refusal, QueueMismatch):
                 raise refusal
         if silence := next((one for one in refusals if isinstance(one, Unavailable)), None):
-            self._silent_s = self._silent_s or time.monotonic()
-            silent_s = time.monotonic() - self._silent_s
+            silent_s = time.monotonic() - self._silent_s.setdefault(client.queue, time.monotonic())
             if not self._reached or silent_s > self._options.patience.silence_s:
                 raise silence
         else:
-            self._silent_s = None
+            self._silent_s.pop(client.queue, None)
         if waiting := [one for one in refusals if not isinstance(one, QueueMismatch)]:
             await asyncio.sleep(min(pause_s(waiting), self._options.patience.again_s))
 
@@ -190,11 +191,12 @@ class FileLedger(RowLedger[AsyncClient, Result | JobError, int]):
     async def answer_at(self, place: int) -> Mapping[str, Any] | None:
         return self._journal.answer_at(place)
 
-    async def reuse(self, row: BatchLine, answer: Mapping[str, Any]) -> None:
+    async def reuse(self, row: BatchLine, answer: Mapping[str, Any]) -> bool:
         self._journal.write([reused_row(row, answer)], ())
         self._tally.reuse(first_text(answer["response"]["body"]), row.expected)
         self._clock.tick()
         self._journal.notes.ends(self._own_id(row))
+        return True
 
     def _fail(self, row: BatchLine, failure: Mapping[str, Any]) -> None:
         self._journal.write((), [failure])

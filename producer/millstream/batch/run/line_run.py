@@ -27,6 +27,7 @@ from millstream.errors import Conflict, QueueFull, QueueMismatch, Unavailable
 
 CHUNK_ROWS = 256  # sent in one round trip, waited for together
 MAX_ROUNDS = 5  # submissions of a job that the server keeps losing
+MOST_READ = 4  # answers of ended rows that are in memory at once, for equal ones
 
 
 class LineRun(Generic[C, E, P]):
@@ -42,6 +43,7 @@ class LineRun(Generic[C, E, P]):
         self._window = window
         self._equal: EqualLines[P] = EqualLines(most_answers)
         self._group = asyncio.TaskGroup()
+        self._reading = asyncio.Semaphore(MOST_READ)
 
     @property
     def under_way(self) -> int:
@@ -95,9 +97,11 @@ class LineRun(Generic[C, E, P]):
 
     async def _answer_from(self, place: P, row: BatchLine) -> None:
         """Give the row the answer at the place, or, if that is gone, a job: lines are read on meanwhile."""
-        if (answer := await self._ledger.answer_at(place)) is not None:
-            await self._reuse(answer, [row])
-        elif not self._equal.try_follow(row):
+        async with self._reading:
+            if (answer := await self._ledger.answer_at(place)) is not None:
+                await self._reuse(answer, [row])
+                return
+        if not self._equal.try_follow(row):
             self._equal.lead(row)
             self._send(row.queue, [row])
 
@@ -165,8 +169,10 @@ class LineRun(Generic[C, E, P]):
 
     async def _reuse(self, answer: object, rows: Sequence[BatchLine]) -> None:
         for row in rows:
-            await self._ledger.reuse(row, answer)
-            self._window.leave(row.size, row.prompts)
+            if await self._ledger.reuse(row, answer):
+                self._window.leave(row.size, row.prompts)
+            else:
+                self._send(row.queue, [row])
             await asyncio.sleep(0)  # they may be many, and large
 
 

@@ -73,5 +73,5 @@ class RowLedger(ABC, Generic[C, E, P]):
         """Returns the row there; None if it is not there any more."""
 
     @abstractmethod
-    async def reuse(self, row: BatchLine, answer: Any) -> None:
-        """Writes the row of a line that has an equal one's answer."""
+    async def reuse(self, row: BatchLine, answer: Any) -> bool:
+        """Writes the row of a line that has an equal one's answer. False if it cannot be made."""

@@ -86,6 +86,9 @@ class RecordList(Generic[R]):
                 for id in ids:
                     pipeline.hgetall(self.key_of(keys, id))
                 rows = await pipeline.execute(raise_on_error=False)
+            for row in rows:
+                if isinstance(row, ResponseError) and not str(row).startswith("WRONGTYPE"):
+                    raise row
             if gone := [id for id, row in zip(ids, rows, strict=True) if row == {}]:
                 await redis.zrem(self.list_of(keys), *gone)
         found = []

@@ -46,6 +46,7 @@ class BatchExecution:
         self._batch, self._lease = batch, lease
         self._results = ResultFiles(gateway.store, gateway.files, gateway.marker)
         self._ledger: StoreLedger | None = None
+        self._resumed = batch.status is not BatchStatus.VALIDATING
 
     @property
     def stalled_s(self) -> float:
@@ -98,7 +99,9 @@ class BatchExecution:
 
     async def _answer_lines(self, parts: PartWriter) -> None:
         gateway, lease = self._gateway, self._lease
-        self._ledger = StoreLedger(self._batch, lease, gateway.clients, parts, gateway.executor)
+        self._ledger = StoreLedger(
+            self._batch, lease, gateway.clients, parts, gateway.executor, resumed=self._resumed
+        )
         run = LineRun(self._ledger, Window(WINDOW_JOBS, WINDOW_BYTES), most_answers=MOST_ANSWERS)
         rows = unwritten_rows(self._lines(), self._reader(), parts)
         try:

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import NoReturn
 
 from millstream.batch.rows.batch_lines import BatchLine
-from millstream.batch.rows.line_ends import LineJobs, job_id_of_taken
+from millstream.batch.rows.line_ends import LineJobs, cancel_rest, job_id_of_taken
 from millstream.batch.run.row_ledger import Refusal, RowLedger
 from millstream.client.session.ended_job import EndedJob
 from millstream.client.submit.requests import JobFields
@@ -57,11 +57,14 @@ class StoreLedger(RowLedger[QueueClient, EndedJob | JobError, RowPlace]):
         clients: QueueClients,
         parts: PartWriter,
         executor: CpuExecutor,
+        *,
+        resumed: bool,
     ) -> None:
+        """`resumed`: another gateway, or an earlier pass, may have submitted lines."""
         self.answered = 0
         self._progress_s = time.monotonic()
         self._batch, self._lease, self._clients = batch, lease, clients
-        self._parts, self._executor = parts, executor
+        self._parts, self._executor, self._resumed = parts, executor, resumed
         self._live = LiveTokens()
 
     @property
@@ -139,10 +142,16 @@ class StoreLedger(RowLedger[QueueClient, EndedJob | JobError, RowPlace]):
             return await self._executor.run(self._batch.tenant, len(data), stored_answer, data)
         return None
 
-    async def reuse(self, row: BatchLine, answer: StoredAnswer) -> None:
-        finished = await self._executor.run(self._batch.tenant, answer.size, reused_line, row, answer)
+    async def reuse(self, row: BatchLine, answer: StoredAnswer) -> bool:
+        try:
+            finished = await self._executor.run(self._batch.tenant, answer.size, reused_line, row, answer)
+        except UnexpectedError:
+            return False
+        if self._resumed:  # the line may have jobs
+            await cancel_rest(self._clients[row.queue], self._own_ids(row))
         await self._parts.add(finished)
         self._advance()
+        return True
 
     def _advance(self) -> None:
         self.answered += 1
