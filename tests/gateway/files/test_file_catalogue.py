@@ -83,7 +83,9 @@ async def test_pages_follow_each_other(catalogue: FileCatalogue) -> None:
         assert seen == order
         page = await catalogue.page("acme", after=order[-1], limit=2, newest_first=newest_first)
         assert page == RecordPage((), False)
-    page = await catalogue.page("acme", limit=2, newest_first=False, purpose="evals")
+    page = await catalogue.page(
+        "acme", limit=2, newest_first=False, wanted=lambda one: one.purpose == "evals"
+    )
     assert (ids(page), page is not None and page.has_more) == ([made[1], made[3]], True)
     assert await catalogue.page("acme", after=new_file_id(), limit=2) is None
 
@@ -91,7 +93,7 @@ async def test_pages_follow_each_other(catalogue: FileCatalogue) -> None:
 async def test_a_page_looks_further_than_other_purposes(catalogue: FileCatalogue) -> None:
     kept = await add(catalogue, record(purpose="evals"))
     await add(catalogue, *(record() for _ in range(120)))
-    assert ids(await catalogue.page("acme", limit=1, purpose="evals")) == kept
+    assert ids(await catalogue.page("acme", limit=1, wanted=lambda one: one.purpose == "evals")) == kept
 
 
 async def test_records_expire(catalogue: FileCatalogue) -> None:

@@ -4,6 +4,7 @@ creation, in which no two have the same score.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -27,19 +28,22 @@ class RecordPage(Generic[R]):
     has_more: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class RecordList(Generic[R]):
-    """`read` makes a record of tenant, id and fields, or raises ProtocolError. All methods raise Unavailable,
-    AccessDenied.
+    """`id_form`: that of its ids. `read` makes a record of tenant, id and fields, or raises ProtocolError. All
+    methods raise Unavailable, AccessDenied.
     """
 
     redis: GatewayRedis
+    id_form: re.Pattern[str]
     list_of: Callable[[TenantKeys], str]
     key_of: Callable[[TenantKeys, str], str]
     read: Callable[[str, str, Mapping[str, str]], R]
 
     async def find(self, tenant: str, id: str) -> R | None:
         """Raises ProtocolError."""
+        if not self.id_form.fullmatch(id):
+            return None
         with self.redis.reach():
             stored = await self.redis.client.hgetall(self.key_of(TenantKeys(tenant), id))
         return self.read(tenant, id, texts(stored)) if stored else None

@@ -12,7 +12,7 @@ from millstream.gateway.batches.records.line_set import LineSet
 from millstream.gateway.batches.records.open_batches import OpenBatch, OpenBatches
 from millstream.gateway.redis.batch_calls import cancel_batch, create_batch
 from millstream.gateway.redis.gateway_redis import GatewayRedis
-from millstream.gateway.redis.record_list import RecordList, RecordPage
+from millstream.gateway.redis.record_list import RecordList
 from millstream.gateway.redis.tenant_keys import BATCH_ID, TenantKeys
 
 
@@ -27,12 +27,11 @@ class WrittenLines:
     lost: Mapping[BatchPart, LineSet]
 
 
-class BatchCatalogue:
+class BatchCatalogue(RecordList[BatchRecord]):
     """All methods raise Unavailable, AccessDenied, ProtocolError."""
 
     def __init__(self, redis: GatewayRedis) -> None:
-        self._redis = redis
-        self._list = RecordList(redis, lambda keys: keys.batches, TenantKeys.batch, BatchRecord.of)
+        super().__init__(redis, BATCH_ID, lambda keys: keys.batches, TenantKeys.batch, BatchRecord.of)
         self.open = OpenBatches(redis)
 
     async def create(
@@ -52,35 +51,28 @@ class BatchCatalogue:
         # Before, as nobody would look for the batch of a gateway that dies here; and after, as another
         # gateway may have looked too early.
         await self.open.ensure_scheduled(OpenBatch(tenant, id))
-        await self._redis.run(call)
+        await self.redis.run(call)
         await self.open.ensure_scheduled(OpenBatch(tenant, id))
         found = await self.find(tenant, id)
         assert found is not None, "an open batch does not expire"
         return found
 
-    async def find(self, tenant: str, id: str) -> BatchRecord | None:
-        return await self._list.find(tenant, id) if BATCH_ID.fullmatch(id) else None
-
-    async def page(self, tenant: str, *, after: str | None, limit: int) -> RecordPage[BatchRecord] | None:
-        """The newest first, those that were made before the batch `after`; None if there is no such batch."""
-        return await self._list.page(tenant, after=after, limit=limit)
-
     async def cancel(self, tenant: str, id: str) -> str | None:
         """The status that it has now; None if there is no such batch."""
-        return await self._redis.run(cancel_batch(TenantKeys(tenant), id))
+        return await self.redis.run(cancel_batch(TenantKeys(tenant), id))
 
     async def parts(self, batch: BatchRecord, start: int = 0) -> list[BatchPart]:
         """The committed ones, from the place `start` on."""
-        with self._redis.reach():
-            rows = await self._redis.client.lrange(TenantKeys(batch.tenant).batch_parts(batch.id), start, -1)
+        with self.redis.reach():
+            rows = await self.redis.client.lrange(TenantKeys(batch.tenant).batch_parts(batch.id), start, -1)
         return [BatchPart.of(row.decode()) for row in rows]
 
     async def written_lines(
         self, batch: BatchRecord, parts: Sequence[BatchPart], lost: Collection[BatchPart]
     ) -> WrittenLines:
         """Reads the lines of the committed `parts`, some of which are lost."""
-        with self._redis.reach():
-            rows = await self._redis.client.lrange(TenantKeys(batch.tenant).batch_lines(batch.id), 0, -1)
+        with self.redis.reach():
+            rows = await self.redis.client.lrange(TenantKeys(batch.tenant).batch_lines(batch.id), 0, -1)
         if len(rows) < len(parts):
             raise ProtocolError(f"the lines of {batch.id} are damaged: {len(rows)} parts of {len(parts)}")
         written, missing = LineSet(), {part: LineSet() for part in lost}

@@ -10,16 +10,15 @@ from millstream.gateway.files.store.file_record import FileRecord
 from millstream.gateway.redis.file_calls import OnceFile, add_file, remove_file
 from millstream.gateway.redis.gateway_calls import OnceOutcome
 from millstream.gateway.redis.gateway_redis import GatewayRedis
-from millstream.gateway.redis.record_list import RecordList, RecordPage
+from millstream.gateway.redis.record_list import RecordList
 from millstream.gateway.redis.tenant_keys import FILE_ID, TenantKeys
 
 
-class FileCatalogue:
+class FileCatalogue(RecordList[FileRecord]):
     """All methods raise Unavailable, AccessDenied, ProtocolError."""
 
     def __init__(self, redis: GatewayRedis) -> None:
-        self._redis = redis
-        self._list = RecordList(redis, lambda keys: keys.files, TenantKeys.file, FileRecord.of)
+        super().__init__(redis, FILE_ID, lambda keys: keys.files, TenantKeys.file, FileRecord.of)
 
     async def add(self, record: FileRecord, once: OnceFile | None = None) -> tuple[OnceOutcome, str]:
         """Adds a record, whose object must be there already; the same one may be added again. Returns the id
@@ -35,39 +34,18 @@ class FileCatalogue:
         }
         expires_ms = (record.expires_s or 0) * 1000
         keys = TenantKeys(record.tenant)
-        return await self._redis.run(add_file(keys, record.id, fields, expires_ms=expires_ms, once=once))
-
-    async def find(self, tenant: str, id: str) -> FileRecord | None:
-        return await self._list.find(tenant, id) if FILE_ID.fullmatch(id) else None
-
-    async def page(
-        self,
-        tenant: str,
-        *,
-        after: str | None = None,
-        limit: int,
-        newest_first: bool = True,
-        purpose: str | None = None,
-    ) -> RecordPage[FileRecord] | None:
-        """Returns the files that come after the file `after`; None if there is no such file."""
-        return await self._list.page(
-            tenant,
-            after=after,
-            limit=limit,
-            newest_first=newest_first,
-            wanted=lambda one: purpose in (None, one.purpose),
-        )
+        return await self.redis.run(add_file(keys, record.id, fields, expires_ms=expires_ms, once=once))
 
     async def remove(self, tenant: str, id: str) -> bool:
         """Removes a record; True if it was there. Its object must be deleted afterwards."""
-        return bool(FILE_ID.fullmatch(id)) and await self._redis.run(remove_file(TenantKeys(tenant), id))
+        return bool(FILE_ID.fullmatch(id)) and await self.redis.run(remove_file(TenantKeys(tenant), id))
 
     async def which_exist(self, owners: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
         """Returns those of the pairs of tenant and id that have a record."""
         if not owners:
             return set()
-        with self._redis.reach():
-            async with self._redis.client.pipeline(transaction=False) as pipeline:
+        with self.redis.reach():
+            async with self.redis.client.pipeline(transaction=False) as pipeline:
                 for tenant, id in owners:
                     pipeline.exists(TenantKeys(tenant).file(id))
                 return {owner for owner, there in zip(owners, await pipeline.execute(), strict=True) if there}
