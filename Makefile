@@ -63,7 +63,7 @@ AVX2_IGNORED := $(patsubst %,--ignore=tests/engine/runner/native/test_%.py,build
 avx2: $(STAMP) ## Run the tests of the processor's code as on one with AVX2 only, where this one has more
 	@echo "running the tests of AVX2"
 	@! grep -qw avx512f /proc/cpuinfo || \
-		$(AVX2) $(PYTEST) -m "not alone" -k "$(AVX2_ONLY)" $(AVX2_TESTS) $(AVX2_IGNORED)
+		$(AVX2) $(PYTEST) -n 2 -m "not alone" -k "$(AVX2_ONLY)" $(AVX2_TESTS) $(AVX2_IGNORED)
 
 lint: $(STAMP) ## ruff and the import floors
 	@$(BIN)/ruff check $(CODE)

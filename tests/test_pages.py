@@ -95,11 +95,14 @@ def test_commands_have_the_options_that_the_pages_give_them(name: str) -> None:
     assert len(refused([["submit", "x", "--no-such-option"]])) == 1
 
 
-@pytest.mark.parametrize(("page", "least"), [("promises.md", 10), ("weights.md", 6)])
+@pytest.mark.parametrize(("page", "least"), [("promises.md", 10), ("weights.md", 6), ("batch.md", 20)])
 def test_every_promise_and_format_names_tests_that_exist(page: str, least: int) -> None:
-    named = re.findall(r"`(tests/[a-z_/.0-9]+)`", (OPS / "pages" / page).read_text("utf-8"))
+    text = (OPS / "pages" / page).read_text("utf-8")
+    named = re.findall(r"`(tests/[a-z_/.0-9]+)(?:::(\w+))?`", text)
     assert len(named) > least
-    assert [path for path in named if not (ROOT / path).exists()] == []
+    assert [path for path, _ in named if not (ROOT / path).exists()] == []
+    of_tests = [(path, name) for path, name in named if name]
+    assert [one for one in of_tests if f"def {one[1]}(" not in (ROOT / one[0]).read_text("utf-8")] == []
 
 
 def test_every_path_and_class_of_the_architecture_page_is_there() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from millstream.client.session.options import ClientOptions
 from millstream.client.session.lost_entry_probe import AFTER_S, AGAIN_S, MOST
+from millstream.client.session.options import ClientOptions
 from millstream.gateway.redis.gateway_calls import GATEWAY
 from millstream.wire.calls.scripts import PROTOCOL, script_paths
 from millstream.wire.messages.choices import Delta

@@ -17,9 +17,8 @@ from typing import Annotated
 import typer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from millstream.batch.files.input_lines import InputFile
+from millstream.batch.batch_session import BatchSession
 from millstream.batch.files.journal import Journal
-from millstream.batch.input_comparison import begin
 from millstream.batch.run.run_options import RunOptions
 from millstream.cli.batch.batch_run import answer, report
 from millstream.cli.display.terminal import answers, say
@@ -59,11 +58,11 @@ def main(
         with open_stack(redis_url or None, local, say=say) as stack:  # one demo at a time, so first of all
             out.parent.mkdir(parents=True, exist_ok=True)
             out.unlink(missing_ok=True)  # a new run: the last one's answers are not taken up again
-            with InputFile(DOCUMENTS) as lines, Journal(out, local.name if local else None) as journal:
-                survey = begin(DOCUMENTS, journal, RunOptions())
-                lines.total = survey.lines
+            with Journal(out, local.name if local else None) as journal:
+                session = BatchSession(DOCUMENTS, journal, RunOptions())
+                session.compare()
                 say(f"1. {from_here(DOCUMENTS)} through `millstream batch run`")
-                summary = run_async(answer(stack, lines, journal, RunOptions(), survey))
+                summary = run_async(answer(stack, session))
             report(summary, journal, None, as_json=False)
             show_records(out)
             say(f"2. {from_here(LETTER)}: summarised, and streamed as `millstream submit --stream` does")

@@ -6,6 +6,7 @@ A producer needs nothing else; no worker code is imported.
 import logging
 import typing
 
+from millstream.batch.run.tally import BatchProgress
 from millstream.batch.run.tally import Summary as BatchSummary
 from millstream.client.async_client import AsyncClient
 from millstream.client.jobs.count_jobs import PromptTokens
@@ -62,6 +63,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 __all__ = [
     "AccessDenied",
     "AsyncClient",
+    "BatchProgress",
     "BatchSummary",
     "CancelOutcome",
     "ChatMessage",
@@ -120,12 +122,14 @@ __all__ = [
     "Unavailable",
     "Usage",
     "WorkerStatus",
+    "batch_rows",
+    "batch_rows_blocking",
     "run_batch",
     "run_batch_blocking",
 ]
 
 if typing.TYPE_CHECKING:
-    from millstream.batch.run_batch import run_batch, run_batch_blocking
+    from millstream.batch.run_batch import batch_rows, batch_rows_blocking, run_batch, run_batch_blocking
 
     __version__: str
 else:
@@ -136,7 +140,7 @@ else:
             from millstream.version import version
 
             return version()
-        if name in ("run_batch", "run_batch_blocking"):
+        if name in ("batch_rows", "batch_rows_blocking", "run_batch", "run_batch_blocking"):
             from millstream.batch import run_batch
 
             return getattr(run_batch, name)

@@ -27,29 +27,6 @@ import asyncio
 import reprlib
 from typing import Any
 
-__all__ = [
-    "AccessDenied",
-    "Conflict",
-    "CursorExpired",
-    "IncompleteAnswer",
-    "InvalidRequest",
-    "JobCancelled",
-    "JobError",
-    "JobExpired",
-    "JobFailed",
-    "MillstreamError",
-    "MissingExtra",
-    "NotDead",
-    "NotDurable",
-    "NotFound",
-    "NotReady",
-    "ProtocolError",
-    "QueueFull",
-    "QueueMismatch",
-    "Unavailable",
-]
-
-
 # They end a task or the process. Code that catches all that a message may cause, BaseException too (such as a
 # panic of a library in Rust), lets these pass.
 ENDS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.limits import no_file_above
 from support.workers.answering_worker import completion, read_rows, write_lines
 
-from millstream.batch import input_comparison as surveys
-from millstream.batch.files.journal import Journal, WriteFailed
+from millstream.batch.batch_session import BatchSession
+from millstream.batch.files.journal import Journal
 from millstream.batch.input_comparison import Survey
-from millstream.batch.prepare_run import make_ready
 from millstream.batch.rows.batch_lines import custom_id_of, parse, read_row
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.output_rows import fault_row
@@ -48,10 +46,10 @@ def begin(
     retry: bool = False,
     served: Mapping[str, ModelIdentity] | None = None,
 ) -> Survey:
-    retried = journal.failures(failed=retry, incomplete=False)
-    options = replace(options, on_change=on_change)
-    survey = surveys.begin(source, journal, options, retried=retried, served=served)
-    make_ready(survey, journal, options)
+    session = BatchSession(source, journal, replace(options, on_change=on_change, retry_failed=retry))
+    session._served = served or {}
+    survey = session.compare()
+    session.prepare_files()
     return survey
 
 
@@ -197,18 +195,6 @@ def test_many_changes_are_counted_and_the_first_shown(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == b""
 
 
-def test_a_full_disk_while_rows_are_taken_out_loses_none(place: Place) -> None:
-    write_lines(place.source, edited({2: completion("b", "TWO")}))
-    before = place.rows()
-    with (
-        no_file_above(place.out.with_suffix(".run.jsonl").stat().st_size + 50),
-        pytest.raises(WriteFailed, match="File too large"),
-    ):
-        place.begin(OnChange.REDO)
-    assert place.rows() == before
-    assert place.begin(OnChange.REDO).work
-
-
 @pytest.mark.parametrize(
     ("number", "line"),
     [
@@ -279,10 +265,10 @@ def test_another_queue_or_model_for_the_same_output(place: Place, other: dict[st
         place.begin(**other)
     assert len(str(told.value)) < 800
     with Journal(place.out) as journal:
-        before = journal.own_id(read_row_digest(LINES[1]))
+        before = journal.notes.own_id(read_row_digest(LINES[1]))
     assert place.begin(OnChange.REDO, **other).work
     with Journal(place.out) as journal:  # another job, though the line is the same
-        assert journal.own_id(read_row_digest(LINES[1])) != before
+        assert journal.notes.own_id(read_row_digest(LINES[1])) != before
     assert place.rows() == ([], [4, 5, 6])
     assert not place.begin(**other).changed
 
@@ -292,8 +278,8 @@ OLD, NEW = ModelIdentity("old", "0" * 32), ModelIdentity("new", "1" * 32)
 
 def test_the_model_of_a_queue_has_been_replaced(place: Place) -> None:
     with Journal(place.out) as journal:
-        journal.serves("q", OLD)
-        journal.serves("elsewhere", OLD)
+        journal.notes.serves("q", OLD)
+        journal.notes.serves("elsewhere", OLD)
     served = {"q": NEW, "elsewhere": ModelIdentity()}
     with pytest.raises(
         InvalidRequest,
@@ -314,9 +300,9 @@ def test_only_lines_of_a_replaced_model_are_computed_anew(tmp_path: Path) -> Non
     with Journal(tmp_path / "out") as journal:
         for number, data in enumerate(source.read_bytes().splitlines()[:2], 1):
             write_row(journal, number, data)
-        journal.submits("default", [journal.own_id(read_row_digest(completion("c")))])
-        journal.serves("default", OLD)
-        journal.serves("large", OLD)
+        journal.notes.submits("default", [journal.notes.own_id(read_row_digest(completion("c")))])
+        journal.notes.serves("default", OLD)
+        journal.notes.serves("large", OLD)
     for served, message in (
         (
             {"default": NEW, "large": NEW},
@@ -329,8 +315,8 @@ def test_only_lines_of_a_replaced_model_are_computed_anew(tmp_path: Path) -> Non
             begin(source, journal, RunOptions(), served=served)
     with Journal(tmp_path / "out") as journal:
         begin(source, journal, RunOptions(), OnChange.REDO, served={"default": NEW, "large": OLD})
-        assert (len(journal.left), dict(journal.under_way)) == (1, {})
-        assert journal.models == {"default": NEW, "large": OLD}
+        assert (len(journal.notes.left), dict(journal.notes.under_way)) == (1, {})
+        assert journal.notes.models == {"default": NEW, "large": OLD}
     assert [row["custom_id"] for row in read_rows(tmp_path / "out")] == ["b"]
 
 
@@ -366,8 +352,8 @@ def test_jobs_under_way_whose_lines_are_gone(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in", lines)
     with Journal(tmp_path / "out") as journal:
         begin(source, journal, RunOptions())
-        own_ids = [journal.own_id(read_row_digest(line)) for line in lines]
-        journal.submits("default", own_ids)
+        own_ids = [journal.notes.own_id(read_row_digest(line)) for line in lines]
+        journal.notes.submits("default", own_ids)
     write_lines(source, [lines[0], completion("b", "changed"), *lines[2:]])
     with Journal(tmp_path / "out") as journal:
         assert begin(source, journal, RunOptions()).left == {own_ids[1]: "default"}
@@ -381,14 +367,14 @@ def test_jobs_under_way_of_another_model_or_queue(tmp_path: Path, model: str, qu
     digest = read_row_digest(completion("a"))
     with Journal(tmp_path / "out", "model") as journal:
         begin(source, journal, RunOptions())
-        journal.submits("default", [first := journal.own_id(digest)])
+        journal.notes.submits("default", [first := journal.notes.own_id(digest)])
     with Journal(tmp_path / "out", model) as journal:
         with pytest.raises(InvalidRequest, match="1 line was answered or submitted so: --redo-changed"):
             begin(source, journal, RunOptions(queue=queue))
         assert begin(source, journal, RunOptions(queue=queue), OnChange.REDO).left == {first: "default"}
     with Journal(tmp_path / "out", model) as journal:  # killed before it could cancel them
         assert begin(source, journal, RunOptions(queue=queue)).left == {first: "default"}
-        assert journal.own_id(digest) != first
+        assert journal.notes.own_id(digest) != first
         journal.cancelled([first])
     with Journal(tmp_path / "out", model) as journal:
         assert not begin(source, journal, RunOptions(queue=queue)).left
@@ -399,9 +385,9 @@ def test_jobs_of_an_output_that_was_removed(tmp_path: Path, finished: bool) -> N
     source, out = write_lines(tmp_path / "in", [completion("a")]), tmp_path / "out"
     with Journal(out) as journal:
         journal.spool.write_bytes(b"input")
-        journal.submits("default", [first := journal.own_id("d" * 32)])
+        journal.notes.submits("default", [first := journal.notes.own_id("d" * 32)])
         if finished:
-            journal.ends(first)
+            journal.notes.ends(first)
             journal.finish()
     for _ in range(2):  # a run that is killed before it could cancel them leaves them to the next one
         out.unlink()
@@ -409,7 +395,7 @@ def test_jobs_of_an_output_that_was_removed(tmp_path: Path, finished: bool) -> N
             left = {} if finished else {first: "default"}
             assert begin(source, journal, RunOptions()).left == left
             assert not journal.spool.exists()
-            assert not journal.under_way
+            assert not journal.notes.under_way
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ _ALL = (
     _mutant(
         "one sighting",
         "the second look at an overdue entry, one renewal later",
-        (f"{RECLAIMER}_ripe", "now - sighting.since >= _SURE * self._renew_s", "True"),
+        (f"{RECLAIMER}_ripe", "now - sighting.since >= _SURE * self.renew_s", "True"),
     ),
     _mutant(
         "no idle time",

@@ -53,9 +53,8 @@ async def undisturbed(client: AsyncClient) -> list[Result]:
 
 
 @pytest.mark.timeout(240)  # engines that load the real libraries, six times
-@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
-async def test_kills_change_no_character(model: Path, kv_dtype: str) -> None:
-    settings = REAL | {"model": str(model), "max_rows": 16, "speculate": "always", "kv_dtype": kv_dtype}
+async def test_kills_change_no_character(model: Path) -> None:
+    settings = REAL | {"model": str(model), "max_rows": 16, "speculate": "always", "kv_dtype": "int8"}
     async with Arena(Setup(crew=2, customers=0, settings=settings), "valkey", "real") as arena:
         await arena.somebody(0.0, beside=1, wait_s=60)
         arena.crew.size = 1  # nobody is hired for whom is killed: there is one more than needed
@@ -83,7 +82,7 @@ async def test_kills_change_no_character(model: Path, kv_dtype: str) -> None:
         logs = [member.log.read_text(errors="replace") for member in arena.crew.members]
     assert not violations, "\n".join([*map(str, violations), *logs])
     assert set(statuses.values()) == {0}
-    assert {result.kv_format for result in results} == {"int8" if kv_dtype == "int8" else "float32"}
+    assert {result.kv_format for result in results} == {"int8"}
     assert sum(result.usage.cached_tokens for result in whole) > 0
     assert max(result.attempts for result in results) == 2
     for number, (result, calm) in enumerate(zip(results, whole, strict=True)):

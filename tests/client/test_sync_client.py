@@ -157,7 +157,7 @@ def test_the_sync_client_has_the_documented_async_methods() -> None:
         return {name: one for name, one in vars(kind).items() if inspect.isfunction(one) and name[0] != "_"}
 
     ours, theirs = methods(Client), methods(AsyncClient)
-    own = {"close", "run"}  # both are about the loop behind it
+    own = {"close", "run", "iterate"}  # they are about the loop behind it
     assert ours.keys() - own == theirs.keys() - {"aclose"}
     for name in ours.keys() - own:
         mine, other = inspect.signature(ours[name]), inspect.signature(theirs[name])  # type: ignore[arg-type]

@@ -55,6 +55,10 @@ async def asynchronous(client: ms.AsyncClient) -> None:
     assert_type((await client.wait(job.id)).choices[0].parse(Page), Page)
     assert_type((await client.wait(job.id)).parse(), Any)
     assert_type(await ms.run_batch(client, "in.jsonl", Path("out.jsonl")), ms.BatchSummary)
+    await ms.run_batch(client, "in.jsonl", "out.jsonl", schema=Page, window=9, on_progress=progressed)
+    await ms.run_batch(client, "in.jsonl", "out.jsonl", windows=9)  # type: ignore[call-arg]
+    async for row in ms.batch_rows(client, "in.jsonl", "out.jsonl"):
+        assert_type(row, dict[str, Any])
     assert_type(await client.wait_many([job.id]), dict[str, ms.Result | ms.JobError])
     async for done in client.as_completed([job.id]):
         assert_type(done, tuple[str, ms.Result | ms.JobError])
@@ -78,11 +82,16 @@ async def asynchronous(client: ms.AsyncClient) -> None:
         assert_type(other, ms.AsyncClient)
 
 
+def progressed(progress: ms.BatchProgress) -> None:
+    assert_type(progress.done, int)
+
+
 def synchronous() -> None:
     with ms.Client("redis://localhost", queue="docs", options=ms.ClientOptions(max_entries=5)) as client:
         assert_type(client, ms.Client)
         job = client.submit("Hello", top_k=5)
         assert_type(job, ms.Submitted)
+        client.submit("Hello", max_token=20)  # type: ignore[call-arg]
         assert_type(ms.run_batch_blocking(client, "in.jsonl", "out.jsonl"), ms.BatchSummary)
         assert_type(client.stream(job.id), Iterator[ms.TokenEvent | ms.RewindEvent | ms.EndEvent])
         assert_type(client.wait(job.id), ms.Result)

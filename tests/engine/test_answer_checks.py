@@ -110,7 +110,7 @@ def test_others_go_on_and_an_aborted_answer_is_forgotten(
         assert may_go_on.wait(30)
         return problem_of_instance(schema, instance)
 
-    monkeypatch.setattr(engine._grammars, "_check", slow)
+    monkeypatch.setattr(engine.grammars, "_check", slow)
     for request in (
         asked(1, tokenizer),
         asked(2, tokenizer),
@@ -124,7 +124,7 @@ def test_others_go_on_and_an_aborted_answer_is_forgotten(
         engine.take_compiled()
         if (step := engine.step()) is not None:
             ended += [handle for handle, _ in step.finished]
-        if ended == [3] and engine.scheduler.idle and not engine._grammars:
+        if ended == [3] and engine.scheduler.idle and not engine.grammars:
             engine.abort([1])
             may_go_on.set()
     assert ended == [3, 2]
@@ -155,7 +155,7 @@ def test_a_check_that_fails_unexpectedly_is_a_misfit(
     def broken(*given: str) -> str:
         raise OSError("no process")
 
-    monkeypatch.setattr(engine._grammars, "_check", broken)
+    monkeypatch.setattr(engine.grammars, "_check", broken)
     made = answers(engine, [asked(1, tokenizer)])
     assert made.reasons == {1: "complete"}
     assert made.misfits == {1: "they cannot be checked: OSError('no process')"}

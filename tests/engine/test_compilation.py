@@ -251,8 +251,8 @@ def test_in_the_middle_of_a_row(folder: str, tmp_path: Path, own_cache: str) -> 
     plain, _ = assembly.build(replace(config, compile_model="off"), lambda message: None)
     assert plain.take_due() is None
     engine, _ = assembly.build(config, said.append)
-    assert engine._later is not None
-    engine._later = replace(engine._later, busy_s=0.0)
+    assert engine.later is not None
+    engine.later = replace(engine.later, busy_s=0.0)
 
     tokens = run(engine, due_after=5)
 

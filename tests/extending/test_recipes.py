@@ -62,6 +62,7 @@ def follow(tree: EditedTree, found: dict[str, Recipe], working: str) -> None:
     assert tree.failures(*asking, working) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_checks_ask_for_steps_and_what_is_added_works(tmp_path: Path) -> None:
     others = {patch: steps for patch, steps in recipes().items() if patch != MODEL_TYPE}

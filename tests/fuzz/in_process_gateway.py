@@ -69,7 +69,7 @@ class InProcessGateway:
             max_body_bytes=MOST_BODY, files_url=str(self.folder), max_file_bytes=MOST_FILE,
         )  # fmt: skip
         registry = CollectorRegistry()
-        self._gateway = GatewayContext.of(settings, GatewayMetrics(registry))
+        self._gateway = GatewayContext(settings, GatewayMetrics(registry))
         self._app = application(self._gateway, registry, 10)
         self._admin = self.server.admin()
         self._loop.run_until_complete(self._furnish())

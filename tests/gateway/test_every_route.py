@@ -209,7 +209,7 @@ def known_routes(folder: Path) -> set[str]:
     """Those of the application that are there, with `/v1`."""
     settings = GatewaySettings(redis_url="redis://localhost", files_url=str(folder))
     registry = CollectorRegistry()
-    made = routes(GatewayContext.of(settings, GatewayMetrics(registry)), registry)
+    made = routes(GatewayContext(settings, GatewayMetrics(registry)), registry)
     paths = {route.path for route in made}
     kept = [
         route

@@ -1,5 +1,5 @@
 """A real (tiny, random) model in float32 behind the real queue: its answers are what transformers would
-generate, also where the compiler is missing or makes wrong code; then the worker says why it is slower.
+generate, also where the compiler makes wrong code; then the worker says why it is slower.
 """
 
 from __future__ import annotations
@@ -23,10 +23,6 @@ SOURCES = Path(native.__file__).parent / "src"
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tokenizer(checkpoints.build("llama", tmp_path_factory.mktemp("models")))
-
-
-def missing(folder: Path) -> str:
-    return "no-such-compiler"
 
 
 def wrong(folder: Path) -> str:
@@ -62,7 +58,6 @@ def script(folder: Path, lines: str) -> str:
     ("compiler", "reason"),
     [
         (None, ""),
-        (missing, "native code, which is faster, cannot be had: there is no C++ compiler (no-such-compiler)"),
         (wrong, "attention: plain PyTorch, slower than native: attention of 4 heads (2 KV) of"),
     ],
 )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import redis
 
 from millstream import AsyncClient, ClientOptions
-from millstream.batch.files.input_lines import InputFile
+from millstream.batch.batch_session import BatchSession
 from millstream.batch.files.journal import Journal
-from millstream.batch.run.run import BatchRun
 from millstream.batch.run.run_options import RunOptions
 from millstream.batch.run.tally import Summary
 from millstream.wire.keys import QueueKeys
@@ -47,17 +46,14 @@ class BatchFiles:
     def write(self, *lines: object) -> None:
         write_lines(self.source, lines)
 
-    async def run(
-        self,
-        options: RunOptions | None = None,
-        *,
-        retry: Literal["failed", "incomplete"] | None = None,
-        client: ClientOptions | None = None,
-    ) -> Summary:
-        with InputFile(self.source, 10_000) as source, self.journal(self.out) as journal:
-            journal.retry(journal.failures(failed=retry == "failed", incomplete=retry == "incomplete"))
+    async def run(self, options: RunOptions | None = None, *, client: ClientOptions | None = None) -> Summary:
+        with self.journal(self.out) as journal:
+            session = BatchSession(self.source, journal, options or RunOptions())
+            session.compare()
             async with self.client(self.server.url, options=client) as connected:
-                return await BatchRun(source, journal, connected, options).run()
+                await session.prepare(connected)
+                with session.running(connected) as run:
+                    return await run.run()
 
     def answers(self) -> dict[str, str]:
         rows = read_rows(self.out)

@@ -225,10 +225,10 @@ async def limited_gateways(server: Server, folder: Path, **limits: int) -> Async
             settings = GatewaySettings(
                 redis_url=server.url, files_url=str(folder), disconnect_grace_s=GRACE_S
             )
-            context = GatewayContext.of(settings, GatewayMetrics(registry))
+            context = GatewayContext(settings, GatewayMetrics(registry))
             exits.push_async_callback(context.aclose)
-            rates = RateLimits(context.redis, context.clients, made.now_s)
-            apps.append(application(replace(context, rate_limits=rates), registry, 1000))
+            context.rate_limits = RateLimits(context.redis, context.clients, made.now_s)
+            apps.append(application(context, registry, 1000))
         exits.push_async_callback(made.close)
         await made.look()
         yield made

@@ -27,7 +27,7 @@ from millstream.wire.state.heartbeat import Heartbeat, beat
 from millstream.wire.versions import TAKEN, WIRE_VERSION
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.observe.metrics import Metrics
-from millstream_worker.upkeep.reclaim import LeaseTimes, Reclaimer
+from millstream_worker.upkeep.reclaim import Reclaimer
 
 SHARD = QueueKeys("default").shard(0)
 LATER = WIRE_VERSION + 1
@@ -49,7 +49,9 @@ class Scanner:
         self.clock = Clock()
         self.registry = CollectorRegistry()
         consumer = Consumer(desk.redis, "scanner")
-        self.reclaimer = Reclaimer(consumer, Metrics(self.registry), LeaseTimes(1, 10), self.clock)
+        self.reclaimer = Reclaimer(
+            consumer, Metrics(self.registry), lease_s=1, renew_s=10, monotonic=self.clock
+        )
 
     async def leave(self, *job_ids: str, lane: Lane = Lane.BATCH) -> None:
         """What the worker's intake does with jobs of a later version that it has read."""

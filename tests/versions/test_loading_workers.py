@@ -43,6 +43,7 @@ def run(build: Build, url: str, *arguments: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
 async def test_an_earlier_release_sees_no_worker_in_one_that_loads(
     client: AsyncClient, redis_client: Redis, server: Server, tokenizer: Path, tmp_path: Path, earlier: Build
 ) -> None:

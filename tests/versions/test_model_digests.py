@@ -21,6 +21,7 @@ from millstream.wire.state.queue_info import read_queue
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
 async def test_the_first_worker_with_a_digest_sets_the_queue_model(
     server: Server, redis_client: Redis, earlier: Build, tokenizer: Path, tmp_path: Path
 ) -> None:

@@ -1,6 +1,4 @@
-"""The console script `millstream-worker`. Its libraries are an extra; without them it prints one
-clear line.
-"""
+"""The console script `millstream-worker`. Its libraries are an extra; without them it prints one line."""
 
 from __future__ import annotations
 

@@ -19,9 +19,7 @@ _NAME = "given up at the end"
 
 
 async def in_thread(function: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs) -> Result:
-    """Returns or raises what `function` does. If the caller is cancelled, the thread continues, and its
-    result is lost.
-    """
+    """Returns or raises what `function` does. If the caller is cancelled, the thread goes on for nobody."""
     future: Future[Result] = Future()
     future.set_running_or_notify_cancel()
 

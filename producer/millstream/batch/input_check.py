@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import nsmallest
 
-from millstream.batch.files.input_lines import InputFile, InputLine
-from millstream.batch.files.runfile import identity
-from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse
-from millstream.batch.rows.faults import FirstLines, LineFault, duplicate, too_long
+from millstream.batch.files.input_file import InputFile
+from millstream.batch.rows.batch_lines import BatchLine
+from millstream.batch.rows.faults import FirstLines, LineFault, duplicate
 from millstream.batch.rows.line_findings import LineFindings, Models
+from millstream.batch.rows.line_splitter import InputLine
+from millstream.batch.rows.seen_ids import SeenIds
 from millstream.batch.run.run_options import RunOptions
 
 SHOWN_LINES = 20
@@ -52,12 +53,12 @@ class InputCheck:
         its end, or is no JSONL.
         """
         first = FirstLines(named)
-        seen: set[bytes] = set()
+        seen = SeenIds()
         for line in source:
             self.lines += 1
             wrong: LineFault | None = None
             try:
-                yield self._check(line, seen, source.max_line_bytes)
+                yield self._check(line, seen)
             except LineFault as fault:
                 wrong = fault
                 self.refuse(line.number, fault)
@@ -69,17 +70,12 @@ class InputCheck:
         found = BadLine(line, str(fault.code), fault.message, fault.field)
         self.shown = nsmallest(SHOWN_LINES, [*self.shown, found], key=lambda bad: bad.line)
 
-    def _check(self, line: InputLine, seen: set[bytes], most_bytes: int) -> BatchLine:
-        if line.data is None:
-            raise too_long(most_bytes)
-        fields = self._options.completed(parse(line.data))
-        custom_id = custom_id_of(fields)
-        key = identity(custom_id)
-        if key in seen:
+    def _check(self, line: InputLine, seen: SeenIds) -> BatchLine:
+        custom_id, fields = self._options.fields_of(line)
+        if not seen.add(custom_id):
             raise duplicate(custom_id)
-        seen.add(key)
         try:
-            row = self._options.row_of(line.number, custom_id, fields)
+            row = self._options.row_of(line, custom_id, fields)
         except LineFault:
             self.findings.note(fields)
             raise

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from millstream.batch.files.input_lines import InputFile, InputLine
+from millstream.batch.files.input_file import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.files.runfile import identity, line_digest_of
 from millstream.batch.rows import row_digests
-from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, digest_of, parse, queue_of, read_row
+from millstream.batch.rows.batch_lines import digest_of, queue_of
 from millstream.batch.rows.faults import FaultCode, FirstLines, LineFault
 from millstream.batch.rows.line_findings import LineFindings, Models
+from millstream.batch.rows.line_splitter import InputLine
 from millstream.batch.run.model_watch import OnChange
 from millstream.batch.run.run_options import RunOptions
 from millstream.errors import InvalidRequest
-from millstream.wire.keys import Lane
 from millstream.wire.state.queue_info import ModelIdentity
 
 SHOWN_LINES = 5
@@ -31,42 +31,36 @@ class Survey:
     """One pass over IN. Collects findings and decides nothing."""
 
     def __init__(
-        self,
-        journal: Journal,
-        options: RunOptions,
-        *,
-        retried: Set[bytes | int] = frozenset(),
-        served: Mapping[str, ModelIdentity] | None = None,
+        self, journal: Journal, options: RunOptions, served: Mapping[str, ModelIdentity] | None = None
     ) -> None:
-        """`retried`: keys of the rows that are about to be removed from the error file. `served`: the models
-        that queues have now, of which the run has recorded one.
-        """
+        """`served`: the models that queues have now, of which the run has recorded one."""
         self.lines = 0  # that are not blank
         self.work = False  # there is a line that a worker has to run
         self.findings = LineFindings()  # about the lines that are run
         self._models, self._changed_models = Models(), Models()
         self.redo = False  # changed lines are run again
         self.named = ""  # the name recorded as IN
-        self.retried = retried
+        # keys of the rows that are about to be removed from the error file
+        self.retried = journal.failures(failed=options.retry_failed, incomplete=options.retry_incomplete)
         self.changed: set[bytes | int] = set()  # keys of rows, see Journal
         self.changed_lines: list[int] = []  # the first ones
         self.mended: set[bytes | int] = set()  # the same, of lines that were invalid
         self.moved: set[str] = set()  # own ids of jobs under way that another model or queue would get now
         self.found = 0  # lines that have a row
         # jobs to cancel at the end: of lines that IN no longer has, or that now go elsewhere
-        self.left = dict(journal.left) | dict(journal.under_way)
-        begun = journal.begun
+        self.left = dict(journal.notes.left) | dict(journal.notes.under_way)
+        begun = journal.notes.begun
         self.other_model = begun.model is not None and journal.model not in (None, begun.model)
         self.other_queue = begun.source is not None and begun.queue != options.queue
         self.served = served or {}
         self.replaced: Counter[str] = Counter()  # lines of queues that have another model than before
-        self._before = journal.models
+        self._before = journal.notes.models
         self._begun, self._options = begun, options
-        kept = {key: mark for key, mark in journal.failed.items() if key not in retried}
+        kept = {key: mark for key, mark in journal.failed.items() if key not in self.retried}
         self._rows = kept | journal.answered
         self._refused = journal.refused
-        self._lines = {line: mark for line, mark in journal.lines.items() if line not in retried}
-        self._under_way = {line_digest_of(own_id): own_id for own_id in journal.under_way}
+        self._lines = {line: mark for line, mark in journal.lines.items() if line not in self.retried}
+        self._under_way = {line_digest_of(own_id): own_id for own_id in journal.notes.under_way}
         # custom_ids, to detect duplicates: of lines that have a row, and of all if rows are keyed by line
         # number
         self._seen: set[bytes] = set()
@@ -103,10 +97,7 @@ class Survey:
         """Returns the fault of a line that has no custom_id of its own."""
         self._stale_lines.discard(line.number)
         try:
-            if line.data is None:
-                raise LineFault(FaultCode.LINE_TOO_LONG, "")
-            fields = self._options.completed(parse(line.data))
-            custom_id = custom_id_of(fields)
+            custom_id, fields = self._options.fields_of(line)
             key = identity(custom_id)
             if key in self._seen:
                 raise LineFault(FaultCode.DUPLICATE_CUSTOM_ID, "", "custom_id")
@@ -152,7 +143,7 @@ class Survey:
         if self.work and not self._under_way:
             return
         try:
-            row = self._read(line.number, custom_id, fields)
+            row = self._options.row_of(line, custom_id, fields)
         except LineFault:
             return
         self.work = True
@@ -173,13 +164,10 @@ class Survey:
         try:
             if row_digests.is_of_job(mark):
                 return mark == row_digests.of_digest(digest_of(custom_id, fields)) and not self._moved(fields)
-            self._read(line.number, custom_id, fields)
+            self._options.row_of(line, custom_id, fields)
         except LineFault as fault:
             return mark == _of_fault(fault)
         return False
-
-    def _read(self, line: int, custom_id: str, fields: Mapping[str, Any]) -> BatchLine:
-        return read_row(line, custom_id, fields, lane=Lane.BATCH, tenant="", queue=self._options.queue)
 
     def _moved(self, fields: Mapping[str, Any]) -> bool:
         """True if another model would answer the line now."""
@@ -216,16 +204,15 @@ def begin(
     options: RunOptions,
     *,
     named: str = "",
-    retried: Set[bytes | int] = frozenset(),
     served: Mapping[str, ModelIdentity] | None = None,
 ) -> Survey:
-    """Compare IN with OUT; changes nothing there, see `preparing`.
+    """Compare IN with OUT; changes nothing there, see `BatchSession.prepare`.
 
     `named`: the name to record as IN if `source` is a copy. Raises InvalidRequest if lines have changed, or
     IN, queue or model are others, and `on_change` is "stop"; if IN is no JSONL; and if lines to run have
     unknown fields, and the run is strict about them.
     """
-    survey = Survey(journal, options, retried=retried, served=served)
+    survey = Survey(journal, options, served)
     with InputFile(source) as lines:
         survey.take(lines)
     survey.named = named or str(source.resolve())
@@ -250,7 +237,7 @@ def refuse_unknown(findings: LineFindings, source: str) -> None:
 def _refuse_other_input(survey: Survey, journal: Journal) -> None:
     if not survey.missing or not survey.lines:
         return
-    begun = journal.begun.source
+    begun = journal.notes.begun.source
     if survey.found and begun in (None, survey.named):
         return  # lines were removed from it
     shown = os.fsencode(begun or "").decode("utf-8", "backslashreplace")
@@ -264,7 +251,7 @@ def _refuse_other_input(survey: Survey, journal: Journal) -> None:
 
 
 def _stopped(survey: Survey, journal: Journal, options: RunOptions, source: str) -> InvalidRequest:
-    count, begun = len(survey.changed) + len(survey.moved), journal.begun
+    count, begun = len(survey.changed) + len(survey.moved), journal.notes.begun
     ways = "--redo-changed answers them anew, --keep-answers leaves them as they are, or choose another OUT"
     lines = "line was" if count == 1 else "lines were"
     answered = f"{count:,} {lines} answered {'or submitted ' if survey.moved else ''}so: {ways}"
@@ -274,7 +261,7 @@ def _stopped(survey: Survey, journal: Journal, options: RunOptions, source: str)
         )
     if survey.replaced:
         queue, more = min(survey.replaced), len(survey.replaced) - 1
-        now, before = survey.served[queue], journal.models[queue]
+        now, before = survey.served[queue], journal.notes.models[queue]
         others = f" (and {more:,} more of its queues have another model)" if more else ""
         return InvalidRequest(
             "model", now.name, f"queue {queue!r} now has {now}, and had {before} before{others}. {answered}"

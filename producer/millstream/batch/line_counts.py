@@ -6,7 +6,7 @@ import asyncio
 from itertools import islice
 from pathlib import Path
 
-from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.input_file import InputFile
 from millstream.batch.input_check import InputCheck
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import LineFault, fault_of_body
@@ -82,7 +82,7 @@ class LineCounts:
             if len(counts) < len(own):
                 place, error = next((i, one) for i, one in enumerate(own) if isinstance(one, MillstreamError))
                 self._found.refuse(row.line, _fault(error, place, row.prompts))
-                self._found.findings.drop(row.request.sampling, row.prompts)
+                self._found.findings.drop(row.sampling, row.prompts)
                 continue
             self.tokens += sum(count.tokens for count in counts)
             if any(count.estimated for count in counts):

@@ -42,7 +42,9 @@ async def cancel_jobs(
         for outcome in outcomes.values():
             counts[outcome] += 1
         stopped = {name for name, its in jobs_of.items() if any(outcomes[one] in _WAITING for one in its)}
-        journal.cancelled([name for name in names if not wanted or name in stopped or name in journal.left])
+        journal.cancelled(
+            [name for name in names if not wanted or name in stopped or name in journal.notes.left]
+        )
     return Cancelled(
         counts[CancelOutcome.CANCELLED],
         counts[CancelOutcome.TERMINAL],

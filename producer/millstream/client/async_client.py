@@ -9,7 +9,6 @@ async with AsyncClient("redis://localhost:6379") as client:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
-from types import TracebackType
 from typing import Self, Unpack
 
 from millstream.client.jobs import cancel_and_forget, count_jobs, follow_stream, wait_jobs
@@ -77,9 +76,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

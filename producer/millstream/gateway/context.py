@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Never
 
 from millstream.client.session.options import ClientOptions
@@ -28,44 +27,24 @@ from millstream.logs.log_setup import withheld
 AGAIN_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
 class GatewayContext:
-    settings: GatewaySettings
-    redis: GatewayRedis
-    clients: QueueClients
-    authenticator: Authenticator
-    rate_limits: RateLimits
-    idempotency: Idempotency
-    directory: QueueDirectory
-    store: ObjectStore
-    files: FileCatalogue
-    marker: StoreMarker
-    orphans: Orphans
-    executor: CpuExecutor
-    metrics: GatewayMetrics
+    """It connects when first used; see `aclose`."""
 
-    @classmethod
-    def of(cls, settings: GatewaySettings, metrics: GatewayMetrics) -> GatewayContext:
-        """Makes a context. It connects when first used; see `aclose`."""
-        redis = GatewayRedis(settings.redis_url)
-        clients = QueueClients(QueueClient(settings.redis_url, options=ClientOptions(name=NAME)))
-        store, files = ObjectStore(settings.files_url), FileCatalogue(redis)
-        marker = StoreMarker(redis, store)
-        return cls(
-            settings,
-            redis,
-            clients,
-            Authenticator(redis, OpenDoor(settings.allow_origins) if settings.keyless else None),
-            RateLimits(redis, clients),
-            Idempotency(redis),
-            QueueDirectory(redis, settings.queues, settings.own_queue),
-            store,
-            files,
-            marker,
-            Orphans(redis, store, files, marker),
-            CpuExecutor(metrics),
-            metrics,
-        )
+    def __init__(self, settings: GatewaySettings, metrics: GatewayMetrics) -> None:
+        self.settings = settings
+        self.metrics = metrics
+        self.redis = redis = GatewayRedis(settings.redis_url)
+        self.clients = QueueClients(QueueClient(settings.redis_url, options=ClientOptions(name=NAME)))
+        door = OpenDoor(settings.allow_origins) if settings.keyless else None
+        self.authenticator = Authenticator(redis, door)
+        self.rate_limits = RateLimits(redis, self.clients)
+        self.idempotency = Idempotency(redis)
+        self.directory = QueueDirectory(redis, settings.queues, settings.own_queue)
+        self.store = ObjectStore(settings.files_url)
+        self.files = FileCatalogue(redis)
+        self.marker = StoreMarker(redis, self.store)
+        self.orphans = Orphans(redis, self.store, self.files, self.marker)
+        self.executor = CpuExecutor(metrics)
 
     async def run(self) -> None:
         """Runs what goes on beside requests, for ever."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
@@ -100,7 +100,7 @@ def _for_pages(app: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:
 
 
 def routes(gateway: GatewayContext, registry: CollectorRegistry) -> list[Route]:
-    return [*_of_operators(gateway, OperatorRoutes.of(gateway, registry)), *_of_api(gateway)]
+    return [*_of_operators(gateway, OperatorRoutes(gateway, registry)), *_of_api(gateway)]
 
 
 def _of_operators(gateway: GatewayContext, own: OperatorRoutes) -> Iterator[Route]:
@@ -111,48 +111,37 @@ def _of_operators(gateway: GatewayContext, own: OperatorRoutes) -> Iterator[Rout
         "/ping": own.readyz,  # as SageMaker asks
         "/version": own.version,
         "/metrics": own.metrics,
+        "/backlog": _for_caller(gateway, own.backlog),
     }
     for name, handler in handlers.items():
         yield Route(name, _named(name, handler), methods=["GET"])
-    yield Route("/backlog", _named("/backlog", _for_caller(gateway, own.backlog)), methods=["GET"])
 
 
 def _of_api(gateway: GatewayContext) -> Iterator[Route]:
     models, files = ModelRoutes(gateway), FileRoutes(gateway)
     batches = BatchRoutes(gateway, BatchCatalogue(gateway.redis))
-    handlers: dict[tuple[str, str], Handler] = {
-        ("GET", "/v1/models"): models.list,
-        ("GET", "/v1/models/{id:path}"): models.one,
-        ("GET", "/v1/files"): files.list,
-        ("POST", "/v1/files"): files.upload,
-        ("GET", "/v1/files/{id}"): files.one,
-        ("DELETE", "/v1/files/{id}"): files.delete,
-        ("GET", "/v1/files/{id}/content"): files.content,
-        ("GET", "/v1/batches"): batches.list,
-        ("POST", "/v1/batches"): batches.create,
-        ("GET", "/v1/batches/{id}"): batches.one,
-        ("POST", "/v1/batches/{id}/cancel"): batches.cancel,
-        ("GET", "/v1/batches/{id}/results"): batches.results,
+    # One route has all methods of its path, so that it refuses others with 405.
+    handlers: dict[str, dict[str, Handler]] = {
+        "/v1/models": {"GET": models.list},
+        "/v1/models/{id:path}": {"GET": models.one},
+        "/v1/files": {"GET": files.list, "POST": files.upload},
+        "/v1/files/{id}": {"GET": files.one, "DELETE": files.delete},
+        "/v1/files/{id}/content": {"GET": files.content},
+        "/v1/batches": {"GET": batches.list, "POST": batches.create},
+        "/v1/batches/{id}": {"GET": batches.one},
+        "/v1/batches/{id}/cancel": {"POST": batches.cancel},
+        "/v1/batches/{id}/results": {"GET": batches.results},
     }
     for prefix in (_PREFIX, ""):
         for endpoint in ApiEndpoint:
             path = prefix + endpoint.removeprefix(_PREFIX)
             yield Route(path, CompletionRoute(endpoint, gateway), methods=["POST"])
-        for path, methods in _by_path(handlers).items():
-            one = _any_of({method: _for_caller(gateway, handlers[method, path]) for method in methods})
-            name = path.replace(":path", "")
-            yield Route(prefix + path.removeprefix(_PREFIX), _named(name, one), methods=methods)
+        for path, methods in handlers.items():
+            one = _named(path.replace(":path", ""), _for_caller(gateway, _any_of(methods)))
+            yield Route(prefix + path.removeprefix(_PREFIX), one, methods=list(methods))
         for name in ABSENT:
             for path in (f"{prefix}/{name}", f"{prefix}/{name}/{{rest:path}}"):
                 yield Route(path, _named("absent", _absent), methods=_ANY)
-
-
-def _by_path(handlers: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The methods of each path: one route has them all, so that it refuses others with 405."""
-    found: dict[str, list[str]] = {}
-    for method, path in handlers:
-        found.setdefault(path, []).append(method)
-    return found
 
 
 def _named(name: str, endpoint: Endpoint) -> Endpoint:
@@ -176,10 +165,10 @@ def _for_caller(gateway: GatewayContext, handler: Handler) -> Endpoint:
     return identified
 
 
-def _any_of(methods: Mapping[str, Endpoint]) -> Endpoint:
-    async def chosen(request: Request) -> Response:
+def _any_of(methods: Mapping[str, Handler]) -> Handler:
+    async def chosen(request: Request, caller: ApiKey) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
-        return await methods[method](request)
+        return await methods[method](request, caller)
 
     return chosen
 

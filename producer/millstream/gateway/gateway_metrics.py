@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -16,64 +17,40 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120
 
 class GatewayMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._requests = Counter(
-            "millstream_gateway_requests",
-            "Requests by route and status",
-            ("route", "status"),
-            registry=registry,
-        )
+        own: dict[str, Any] = {"namespace": "millstream", "subsystem": "gateway", "registry": registry}
+        self._requests = Counter("requests", "Requests by route and status", ("route", "status"), **own)
         self._seconds = Histogram(
-            "millstream_gateway_request_seconds",
+            "request_seconds",
             "From a request's headers to the end of its answer",
             ("route",),
-            registry=registry,
             buckets=_SECONDS,
+            **own,
         )
         self.first_event = Histogram(
-            "millstream_gateway_time_to_first_event_seconds",
+            "time_to_first_event_seconds",
             "From a request's headers to the first event of its stream",
-            registry=registry,
             buckets=_SECONDS,
+            **own,
         )
-        self.streams = Gauge("millstream_gateway_streams", "Event streams under way", registry=registry)
+        self.streams = Gauge("streams", "Event streams under way", **own)
         self.joined = Counter(
-            "millstream_gateway_joined_requests",
-            "Repeated requests that got the job of an earlier one",
-            registry=registry,
+            "joined_requests", "Repeated requests that got the job of an earlier one", **own
         )
-        self.gone = Counter(
-            "millstream_gateway_cancelled_jobs",
-            "Jobs cancelled because the client disconnected",
-            registry=registry,
-        )
+        self.gone = Counter("cancelled_jobs", "Jobs cancelled because the client disconnected", **own)
         self.unreadable = Counter(
-            "millstream_gateway_unreadable_requests",
+            "unreadable_requests",
             "Requests and lines of batches that failed because reading them raised what nobody expected",
-            registry=registry,
+            **own,
         )
-        self.open_batches = Gauge(
-            "millstream_gateway_open_batches",
-            "Batches that have not ended, of all gateways",
-            registry=registry,
-        )
+        self.open_batches = Gauge("open_batches", "Batches that have not ended, of all gateways", **own)
         self.loop_gaps = LoopGaps()
         Gauge(
-            "millstream_gateway_loop_gap_seconds",
+            "loop_gap_seconds",
             "Longest time of the last minute or two that the event loop did not run",
-            registry=registry,
+            **own,
         ).set_function(lambda: self.loop_gaps.longest_s)
-        self._ignored = Counter(
-            "millstream_gateway_ignored_fields",
-            "Fields of requests that have no effect",
-            ("field",),
-            registry=registry,
-        )
-        self._batch_rows = Counter(
-            "millstream_gateway_batch_rows",
-            "Rows that this gateway has written",
-            ("result",),
-            registry=registry,
-        )
+        self._ignored = Counter("ignored_fields", "Fields of requests that have no effect", ("field",), **own)
+        self._batch_rows = Counter("batch_rows", "Rows that this gateway has written", ("result",), **own)
 
     def count_ignored(self, names: Iterable[str]) -> None:
         """Counts the fields without effect of one request. Names that no server has are one."""

@@ -56,7 +56,7 @@ async def serve(settings: GatewaySettings, listening: Callable[[str], None] = la
     registry = CollectorRegistry()
     disable_created_metrics()  # type: ignore[no-untyped-call]
     ProcessCollector(registry=registry)
-    gateway = GatewayContext.of(settings, GatewayMetrics(registry))
+    gateway = GatewayContext(settings, GatewayMetrics(registry))
     try:
         await _check_door(settings, gateway)
         await _check_store(gateway)
@@ -123,16 +123,13 @@ def _most_requests(wanted: int) -> int:
     return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - _OWN_FILES))
 
 
-@contextlib.contextmanager
-def _listener(settings: GatewaySettings) -> Iterator[socket.socket]:
+def _listener(settings: GatewaySettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        listener = socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
+        return socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
     except OSError as error:
         where = f"{settings.host}:{settings.port}"
         raise CannotListen(f"cannot listen on {where} ({error}); give another --host or --port") from error
-    with listener:
-        yield listener
 
 
 @contextlib.contextmanager

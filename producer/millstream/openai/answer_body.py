@@ -9,6 +9,8 @@ from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.wire.messages.choices import Choice, ChoiceDelta, TokenLogprob, TopLogprob
 from millstream.wire.messages.job_messages import Result, Usage
 
+_ALSO_TOLD = ("metadata", "cached", "weights", "kv_format", "sampling")  # where a result has them
+
 
 def answer_body(endpoint: ApiEndpoint, job_id: str, result: Result) -> dict[str, Any]:
     """The body of a completed job."""
@@ -112,17 +114,8 @@ def _envelope(own_id: str, kind: str, result: Result) -> dict[str, Any]:
         "choices": [],
         "usage": usage_body(result.usage),
     }
-    if result.metadata:
-        body["metadata"] = result.metadata
-    if result.cached:
-        body["cached"] = True
-    if result.weights is not None:
-        body["weights"] = result.weights
-    if result.kv_format is not None:
-        body["kv_format"] = result.kv_format
-    if result.sampling:
-        body["sampling"] = result.sampling
-    return body
+    told = {name: getattr(result, name) for name in _ALSO_TOLD}
+    return body | {name: value for name, value in told.items() if value not in (None, False, {})}
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:

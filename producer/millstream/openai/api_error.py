@@ -91,25 +91,6 @@ def api_error(error: MillstreamError) -> ApiError:
         case ProtocolError():
             message = "the stored answer cannot be read; tell the gateway's operator"
             return ApiError(500, message, "unreadable", headers=NO_RETRY)
-        case _:
-            return _of_job(error)
-
-
-def failure(error: ErrorInfo) -> ApiError:
-    """Converts the error of a job that the fleet gave up, or that its worker refused for one field."""
-    if error.field:
-        name = error.field.removeprefix(_NESTED)  # the worker names the fields of the queue's requests
-        return ApiError(400, error.message.removeprefix(_NESTED), error.code, name)
-    return ApiError(500, error.message, error.code, headers=NO_RETRY)
-
-
-def timeout(seconds: float) -> ApiError:
-    message = f"no answer within {seconds:g} s; ask for fewer tokens, or stream the answer"
-    return ApiError(504, message, "timeout", headers=NO_RETRY)
-
-
-def _of_job(error: MillstreamError) -> ApiError:
-    match error:
         case JobFailed() if error.result is not None and error.result.error is not None:
             return failure(error.result.error)
         case JobFailed():
@@ -123,3 +104,16 @@ def _of_job(error: MillstreamError) -> ApiError:
             return ApiError(404, "no such object, or it has expired", "not_found")
         case _:
             return ApiError(500, "the gateway failed; its log has the reason", "internal_error")
+
+
+def failure(error: ErrorInfo) -> ApiError:
+    """Converts the error of a job that the fleet gave up, or that its worker refused for one field."""
+    if error.field:
+        name = error.field.removeprefix(_NESTED)  # the worker names the fields of the queue's requests
+        return ApiError(400, error.message.removeprefix(_NESTED), error.code, name)
+    return ApiError(500, error.message, error.code, headers=NO_RETRY)
+
+
+def timeout(seconds: float) -> ApiError:
+    message = f"no answer within {seconds:g} s; ask for fewer tokens, or stream the answer"
+    return ApiError(504, message, "timeout", headers=NO_RETRY)

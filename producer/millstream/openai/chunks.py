@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from millstream.openai.answer_body import chat_logprobs, completeness, completion_logprobs, usage_body
 from millstream.openai.api_endpoint import ApiEndpoint
@@ -66,7 +66,7 @@ class Chunks:
         self._include_usage = include_usage
         self._first = first
         is_chat = endpoint is ApiEndpoint.CHAT
-        self._choices: _Choices = ChatChoices(may_call) if is_chat else CompletionChoices()
+        self._choices = ChatChoices(may_call) if is_chat else CompletionChoices()
 
     def of(self, deltas: tuple[ChoiceDelta, ...]) -> Iterator[dict[str, Any]]:
         """Yields the chunks of one flush of the job, each of one choice."""
@@ -84,13 +84,9 @@ class Chunks:
         return chunk | {"usage": None} if self._include_usage else chunk
 
 
-class _Choices(Protocol):
-    def of(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
-        """Yields a delta's additions to `choices`, in as many chunks as it takes."""
-        ...
-
-
 class ChatChoices:
+    """Yields a delta's additions to `choices`, in as many chunks as it takes."""
+
     def __init__(self, may_call: bool) -> None:
         self._may_call = may_call
         self._filters: dict[int, ToolCallFilter] = {}
@@ -121,6 +117,8 @@ class ChatChoices:
 
 
 class CompletionChoices:
+    """The same for /v1/completions."""
+
     def __init__(self) -> None:
         self._characters: defaultdict[int, int] = defaultdict(int)  # of all tokens so far, by choice
 

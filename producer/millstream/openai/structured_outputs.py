@@ -17,6 +17,7 @@ from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.validation_errors import invalid_request
 
 FormatArgument = ResponseFormat | type[BaseModel] | Mapping[str, object]
+SchemaArgument = type[BaseModel] | Mapping[str, object]  # a JSON schema, or OpenAI's `response_format`
 Spelling = Callable[[str], str]  # of a field of `structured_outputs`, as the caller wrote it
 
 _KINDS = {"json": "json_schema"} | {name: name for name in ("regex", "choice", "grammar", "json_object")}
@@ -90,6 +91,16 @@ def vllm_format(given: object, spelling: Spelling = "structured_outputs.{}".form
     text = _vllm_text(name, fields[name], spelling(name))
     paths = {wire: spelling(option) for wire, option in options.items()} | {"text": spelling(name)}
     return _checked({"type": _KINDS[name], "text": text, **more}, paths)
+
+
+def format_of_schema(given: SchemaArgument | str, where: str = "schema") -> dict[str, Any] | None:
+    """A schema, or the text of one, as OpenAI's `response_format`, which may be given itself. Raises
+    InvalidRequest.
+    """
+    if isinstance(given, Mapping) and given.get("type") in _OF_TYPE:  # a schema has none of these types
+        return dict(given) if openai_format(given) else None
+    made = vllm_format({"json": given}, lambda _: where)
+    return {"type": "json_schema", "json_schema": {"schema": json.loads(made.text)}}
 
 
 def _one_of_kinds() -> str:

@@ -9,6 +9,7 @@ import zlib
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
+from typing import Any
 from uuid import uuid4
 
 from millstream.errors import InvalidRequest
@@ -28,6 +29,16 @@ class Lane(StrEnum):
 
 
 LANES = (Lane.INTERACTIVE, Lane.BATCH)  # in the order in which workers serve them
+
+
+class Key:
+    """A key of this name, behind the `tag` of all keys that have it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, keys: Any, kind: type | None = None) -> str:
+        return f"{keys.tag}:{self._name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +68,13 @@ class ShardKeys:
     tag: str
     sharded: bool = False
 
+    control = Key("control")
+    dead = Key("dead")
+    deadlines = Key("deadlines")
+    delayed = Key("delayed")
+    held_bytes = Key("bytes")
+    model = Key("model")  # hash: `digest` of the queue's model, where scripts of the shard can read it
+
     @property
     def publish(self) -> str:
         """The command that reaches subscribers: SPUBLISH to a plain SUBSCRIBE silently reaches nobody."""
@@ -78,14 +96,6 @@ class ShardKeys:
     def events(self, job_id: str) -> str:
         return f"{self.tag}:events:{job_id}"
 
-    @property
-    def control(self) -> str:
-        return f"{self.tag}:control"
-
-    @property
-    def delayed(self) -> str:
-        return f"{self.tag}:delayed"
-
     def parked(self, lane: str) -> str:
         return f"{self.tag}:parked:{lane}"
 
@@ -102,18 +112,6 @@ class ShardKeys:
         lanes = (first, *(lane for lane in LANES if lane is not first))
         return [key for lane in lanes for key in (self.lane(lane), self.parked(lane), self.tenants(lane))]
 
-    @property
-    def deadlines(self) -> str:
-        return f"{self.tag}:deadlines"
-
-    @property
-    def held_bytes(self) -> str:
-        return f"{self.tag}:bytes"
-
-    @property
-    def dead(self) -> str:
-        return f"{self.tag}:dead"
-
     def cached(self, digest: str) -> str:
         """The kept result of requests whose key has this digest."""
         return f"{self.tag}:cache:{digest}"
@@ -126,11 +124,6 @@ class ShardKeys:
     def end_keys(self, job_id: str) -> tuple[str, ...]:
         """All keys that the end of a job touches, in the order in which scripts take them."""
         return self.job(job_id), self.tokens(job_id), self.delayed, self.deadlines, self.held_bytes
-
-    @property
-    def model(self) -> str:
-        """Hash: `digest` of the queue's model, where scripts of the shard can read it."""
-        return f"{self.tag}:model"
 
     @property
     def kept_keys(self) -> set[str]:

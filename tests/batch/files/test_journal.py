@@ -60,7 +60,7 @@ def test_a_removed_output_begins_a_new_run(out: Path) -> None:
     out.unlink()
     with Journal(out) as second:
         assert not second.has_id("b")
-        assert second.run != first.run
+        assert second.notes.run != first.notes.run
         assert second.errors.read_bytes() == b""
 
 
@@ -68,22 +68,22 @@ def test_the_model_of_a_queue_is_recorded_with_the_run(out: Path) -> None:
     old, new = ModelIdentity("old", "0" * 32), ModelIdentity("new", "1" * 32)
     with Journal(out) as journal:
         for model in (ModelIdentity("unknown"), old, ModelIdentity("old, by another path", old.digest)):
-            journal.serves("default", model)
-        journal.serves("large", new)
+            journal.notes.serves("default", model)
+        journal.notes.serves("large", new)
     with Journal(out) as journal:
-        assert journal.models == {"default": old, "large": new}
-        journal.serves("default", new)
+        assert journal.notes.models == {"default": old, "large": new}
+        journal.notes.serves("default", new)
     with Journal(out) as journal:
-        assert journal.models == {"default": new, "large": new}
+        assert journal.notes.models == {"default": new, "large": new}
     out.unlink()
     with Journal(out) as journal:
-        assert not journal.models
+        assert not journal.notes.models
 
 
 @pytest.mark.parametrize("note", [{"queue": 1}, {"model": None}, {"model_digest": 7}])
 def test_a_model_of_another_kind_is_told(out: Path, note: dict[str, Any]) -> None:
     with Journal(out) as journal:
-        journal.serves("default", ModelIdentity("old", "0" * 32))
+        journal.notes.serves("default", ModelIdentity("old", "0" * 32))
     first, last = journal.run_file.read_text().splitlines()
     journal.run_file.write_text(f"{first}\n{json.dumps(json.loads(last) | note)}\n")
     assert_refused(out, "line 2 is no row of a batch run")
@@ -93,14 +93,14 @@ def test_a_model_of_another_kind_is_told(out: Path, note: dict[str, Any]) -> Non
 def test_a_death_in_the_middle_of_any_write_loses_that_row_only(out: Path, name: str) -> None:
     with Journal(out, "small") as journal:
         journal.write([answer("a"), answer("bé")], [failure("c", 3), failure(None, 4, ran=False)])
-        begun, own_id = journal.run, journal.own_id("d")
+        begun, own_id = journal.notes.run, journal.notes.own_id("d")
     path, ids = out.with_name(name), ["a", "bé", "c"]
     whole = path.read_bytes()
     for size in range(len(whole) + 1):
         path.write_bytes(whole[:size])
         with Journal(out, "small") as later:
             lost = [custom_id for custom_id in ids if not later.has_id(custom_id)]
-            kept_run = (later.run, later.own_id("d")) == (begun, own_id)
+            kept_run = (later.notes.run, later.notes.own_id("d")) == (begun, own_id)
         rows_left = whole[:size].count(b"\n")
         assert path == journal.run_file or path.read_bytes() == whole[: whole[:size].rfind(b"\n") + 1]
         assert kept_run is (path != journal.run_file or rows_left == 1)
@@ -128,7 +128,7 @@ def test_a_disk_that_is_full_from_the_start(out: Path) -> None:
     ):
         pass
     with Journal(out) as later:
-        assert later.run
+        assert later.notes.run
 
 
 @pytest.mark.parametrize("name", ["a/", "a/b", "a\0", ".", "a" * 256, "\ud800", 3], ids=ascii)
@@ -157,11 +157,11 @@ def test_outputs_that_would_share_their_other_files_are_refused(out: Path) -> No
         journal.write([answer("a")], [failure("b", 2)])
     assert_refused(out.with_suffix(""), r"belongs to the run of results\.jsonl")
     with Journal(out) as later:
-        assert later.run == journal.run
+        assert later.notes.run == journal.notes.run
         assert later.has_id("b")
     moved = out.rename(out.with_suffix(".txt"))  # a run may be renamed
     with Journal(moved) as later:
-        assert later.run == journal.run
+        assert later.notes.run == journal.notes.run
 
 
 def test_outputs_that_are_no_files(tmp_path: Path) -> None:
@@ -205,33 +205,33 @@ def test_an_error_row_of_another_kind_is_told(out: Path, line: object) -> None:
 
 def test_jobs_under_way_are_known_without_the_input(out: Path) -> None:
     with Journal(out) as journal:
-        own_ids = [journal.own_id(f"{i:02}" * 16) for i in range(5)]
-        journal.submits("one", own_ids[:3])
-        journal.submits("two", own_ids[3:])
+        own_ids = [journal.notes.own_id(f"{i:02}" * 16) for i in range(5)]
+        journal.notes.submits("one", own_ids[:3])
+        journal.notes.submits("two", own_ids[3:])
         journal.write(
             [answer("c0") | {"id": row_id("00" * 16)}], [failure("c3", 4) | {"id": row_id("03" * 16)}]
         )
         left = {own_ids[1]: "one", own_ids[2]: "one", own_ids[4]: "two"}
     with Journal(out, begins=False) as later:
-        assert later.under_way == left
+        assert later.notes.under_way == left
         later.cancelled(own_ids[1:2])
     with Journal(out) as later:
-        assert later.under_way == {own_id: left[own_id] for own_id in (own_ids[2], own_ids[4])}
-        again = later.own_id("01" * 16)
+        assert later.notes.under_way == {own_id: left[own_id] for own_id in (own_ids[2], own_ids[4])}
+        again = later.notes.own_id("01" * 16)
         assert again == f"{own_ids[1]}.1"
-        later.submits("one", [again])
-        later.ends(own_ids[4])
-        assert later.under_way == {own_ids[2]: "one", again: "one"}
+        later.notes.submits("one", [again])
+        later.notes.ends(own_ids[4])
+        assert later.notes.under_way == {own_ids[2]: "one", again: "one"}
 
 
 def test_only_a_run_that_is_there_is_taken_up(out: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"there is no results\.run\.jsonl beside it"):
         Journal(out, begins=False).__enter__()
     with Journal(out) as journal:
-        journal.submits("one", [journal.own_id("0" * 32)])
+        journal.notes.submits("one", [journal.notes.own_id("0" * 32)])
     out.unlink()
     with Journal(out, begins=False) as later:
-        assert len(later.under_way) == 1
+        assert len(later.notes.under_way) == 1
     assert not out.exists()
 
 
@@ -239,8 +239,8 @@ def test_a_retry_makes_new_jobs_only_of_what_failed(out: Path) -> None:
     digests = {name: name * 32 for name in "abc"}
     rows = {name: {"id": row_id(digest)} for name, digest in digests.items()}
     with Journal(out) as journal:
-        ids = {name: journal.own_id(digest) for name, digest in digests.items()}
-        journal.submits("one", list(ids.values())[:2])
+        ids = {name: journal.notes.own_id(digest) for name, digest in digests.items()}
+        journal.notes.submits("one", list(ids.values())[:2])
         journal.write([answer("a") | rows["a"]], [failure("b", 2) | rows["b"]])
         journal.write((), [failure("c", 3, "invalid_field", ran=False) | rows["c"]])
         journal.write((), [failure("a", 4, "duplicate_custom_id", ran=False)])
@@ -250,20 +250,20 @@ def test_a_retry_makes_new_jobs_only_of_what_failed(out: Path) -> None:
         journal.retry(keys)
         assert [journal.has_id(name) for name in "abc"] == [True, False, False]
         assert not journal.has_line(4)
-        second_try = journal.own_id(digests["b"])
+        second_try = journal.notes.own_id(digests["b"])
         assert second_try not in ids.values()
-        assert journal.own_id(digests["c"]) == ids["c"]
+        assert journal.notes.own_id(digests["c"]) == ids["c"]
     with Journal(out) as journal:  # interrupted, and gone on without asking for another retry
-        assert journal.own_id(digests["b"]) == second_try
+        assert journal.notes.own_id(digests["b"]) == second_try
         assert not journal.has_id("b")
         assert journal.errors.read_bytes() == b""
-        assert journal.under_way == {}  # the job that failed has ended, though its row is gone
+        assert journal.notes.under_way == {}  # the job that failed has ended, though its row is gone
 
 
 def test_cut_answers_are_retried_apart(out: Path) -> None:
     digest = row_id("b" * 32)
     with Journal(out) as journal:
-        first = journal.own_id("b" * 32)
+        first = journal.notes.own_id("b" * 32)
         journal.write((), [failure("a", 1), failure("b", 2, "incomplete_output") | {"id": digest}])
         journal.write((), [failure(None, 3, "invalid_json", ran=False)])
     with Journal(out) as journal:
@@ -272,7 +272,7 @@ def test_cut_answers_are_retried_apart(out: Path) -> None:
         assert journal.failures(failed=False, incomplete=False) == set()
         journal.retry(journal.failures(failed=False, incomplete=True))
         assert [journal.has_failure("a"), journal.has_id("b"), journal.has_line(3)] == [True, False, True]
-        assert journal.own_id("b" * 32) == f"{first}.1"
+        assert journal.notes.own_id("b" * 32) == f"{first}.1"
         assert journal.cut == set()
         journal.write((), [failure("c", 4)])  # the file is open again
     with Journal(out) as journal:
@@ -293,7 +293,7 @@ def test_a_retry_is_on_disk_before_its_old_row_is_removed(out: Path, monkeypatch
         synced: list[str] = []
         monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.readlink(f"/proc/self/fd/{file}")))
         journal.retry(journal.failures(failed=True, incomplete=False))
-    assert synced[0] == str(journal._notes.path)
+    assert synced[0] == str(journal.notes.path)
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])

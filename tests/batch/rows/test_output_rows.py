@@ -22,8 +22,8 @@ from millstream.wire.messages.choices import Choice, TokenLogprob, TopLogprob
 from millstream.wire.messages.job_messages import ErrorInfo, Request, Result, State, Timing, Usage
 from millstream.wire.messages.tools import FunctionCall, ToolCall
 
-ROW = BatchLine(7, "doc-1", ApiEndpoint.COMPLETIONS, "default", "d1", (Request(prompt="x"),), None)
-CHAT = BatchLine(7, "doc-1", ApiEndpoint.CHAT, "default", "d1", (Request(prompt="x"),), None)
+ROW = BatchLine(7, "doc-1", ApiEndpoint.COMPLETIONS, "default", "d1", (Request(prompt="x"),))
+CHAT = BatchLine(7, "doc-1", ApiEndpoint.CHAT, "default", "d1", (Request(prompt="x"),))
 LOGPROBS = (
     TokenLogprob(token_id=5, token="é", logprob=-0.5, top=(TopLogprob(token_id=5, token="é", logprob=-0.5),)),
     TokenLogprob(token_id=6, token="\ufffd", logprob=-1.0),

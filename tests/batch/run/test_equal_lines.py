@@ -56,7 +56,7 @@ async def test_equal_lines_are_one_job_with_a_row_for_each(place: BatchFiles) ->
     assert summary.rows_per_second == pytest.approx(4 / summary.seconds)
     with Journal(place.out) as journal:  # the row of a follower is its own line's
         assert len(set(journal.answered.values())) == 7
-        assert not journal.under_way
+        assert not journal.notes.under_way
     with answering(place.server.url) as worker:
         assert (await place.run()).skipped == 7
     assert not worker.answered

@@ -40,13 +40,13 @@ async def test_a_model_is_recorded_when_it_is_met_first(
     watch = ModelWatch(journal, OnChange.STOP)
     await watch.look(client)
     assert await watch.admits(client, by(UNKNOWN), again=True)
-    assert not journal.models
+    assert not journal.notes.models
     await replace_model(valkey.url, OLD)
     await watch.look(client)
     await watch.look(client)
     assert await watch.admits(client.with_queue("large"), by(NEW), again=True)
     assert await watch.admits(client, by(UNKNOWN), again=True)
-    assert journal.models == {"default": OLD, "large": NEW}
+    assert journal.notes.models == {"default": OLD, "large": NEW}
     assert [row["queue"] for row in read_rows(journal.run_file)[1:]] == ["default", "large"]
 
 
@@ -55,7 +55,7 @@ async def test_another_model_stops_the_run(
     journal: Journal, client: AsyncClient, valkey: Server, on_change: OnChange
 ) -> None:
     watch = ModelWatch(journal, on_change)
-    journal.serves("default", OLD)
+    journal.notes.serves("default", OLD)
     await replace_model(valkey.url, NEW)
     ways = r"new \(111111111111\), .*answered by old \(000000000000\): .*--redo-changed.*--keep-answers"
     with pytest.raises(InvalidRequest, match=rf"^model: queue 'default' now has {ways}"):
@@ -63,29 +63,29 @@ async def test_another_model_stops_the_run(
     for end in (by(NEW), JobFailed("0-a", "failed", "too long", by(NEW))):
         with pytest.raises(InvalidRequest, match=rf"queue 'default' (is by|now has) {ways}"):
             await watch.admits(client, end, again=True)
-    assert journal.models == {"default": OLD}
+    assert journal.notes.models == {"default": OLD}
 
 
 async def test_answers_of_any_model_are_kept_where_that_is_asked_for(
     journal: Journal, client: AsyncClient, valkey: Server
 ) -> None:
     watch = ModelWatch(journal, OnChange.KEEP)
-    journal.serves("default", OLD)
+    journal.notes.serves("default", OLD)
     await replace_model(valkey.url, NEW)
     assert await watch.admits(client, by(NEW), again=True)
-    assert journal.models == {"default": NEW}
+    assert journal.notes.models == {"default": NEW}
     assert await watch.admits(client, by(OLD), again=True)  # submitted before; the queue has the new one
-    assert journal.models == {"default": NEW}
+    assert journal.notes.models == {"default": NEW}
     await replace_model(valkey.url, OLD)
     await watch.look(client)
-    assert journal.models == {"default": OLD}
+    assert journal.notes.models == {"default": OLD}
 
 
 async def test_an_old_answer_is_computed_anew_and_not_for_ever(
     journal: Journal, client: AsyncClient, valkey: Server
 ) -> None:
     watch = ModelWatch(journal, OnChange.REDO)
-    journal.serves("default", NEW)
+    journal.notes.serves("default", NEW)
     await replace_model(valkey.url, NEW)
     assert not await watch.admits(client, by(OLD), again=True)
     with pytest.raises(InvalidRequest, match="an answer of queue 'default' is by old"):
@@ -96,10 +96,10 @@ async def test_an_absent_server_or_an_embedded_worker_is_not_compared(
     tmp_path: Path, journal: Journal
 ) -> None:
     async with AsyncClient(f"redis://127.0.0.1:{free_port()}") as client:
-        journal.serves("default", OLD)
+        journal.notes.serves("default", OLD)
         await ModelWatch(journal, OnChange.STOP).look(client)
         with Journal(tmp_path / "embedded", "a/model") as embedded:
             watch = ModelWatch(embedded, OnChange.STOP)
             assert await watch.admits(client, by(OLD), again=True)
             assert await watch.admits(client, by(NEW), again=True)
-            assert not embedded.models
+            assert not embedded.notes.models

@@ -11,13 +11,15 @@ from support.workers.answering_worker import answering, completion, read_rows
 from support.workers.counting_worker import until
 
 from millstream import AsyncClient, ErrorInfo, PromptTokens, Result
-from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.input_file import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.files.runfile import line_digest_of
 from millstream.batch.input_check import InputCheck
 from millstream.batch.line_counts import LineCounts
 from millstream.batch.rows.batch_lines import read_row
 from millstream.batch.rows.faults import LineFault
+from millstream.batch.rows.line_rules import LineRules
+from millstream.batch.rows.line_splitter import InputLine
 from millstream.batch.run.run_options import RunOptions
 from millstream.batch.run_cancellation import Cancelled, cancel_jobs
 from millstream.errors import JobFailed
@@ -47,30 +49,17 @@ async def test_a_list_is_one_row_with_all_choices(place: BatchFiles) -> None:
     assert not place.states()
 
 
-async def test_the_window_counts_the_jobs_of_lists(place: BatchFiles) -> None:
-    place.write(*(completion(f"l{i}", [f"{i} {j}" for j in range(3)]) for i in range(4)), LINES[2])
-    with answering(place.server.url) as worker:
-        worker.gate.clear()
-        running = asyncio.create_task(place.run(RunOptions(window=7)))
-        await until(lambda: place.queued() >= 6)
-        for _ in range(20):  # the run has every chance to submit more
-            await asyncio.sleep(0)
-        assert place.queued() == 6
-        worker.gate.set()
-        assert (await running).completed == 5
-        assert worker.computed_once() == 13
-
-
 def test_a_line_of_prompts_has_the_size_of_its_requests() -> None:
-    options, metadata = RunOptions(), {"note": "x" * 500}
-    row = options.row_of(1, "a", completion("a", ["one"] * 100, metadata=metadata))
+    rules, metadata = LineRules(), {"note": "x" * 500}
+    line = InputLine(1, b"its text")
+    row = rules.row_of(line, "a", completion("a", ["one"] * 100, metadata=metadata))
     assert row.size > 100 * 500
-    assert options.row_of(1, "a", completion("a", "one", metadata=metadata)).size == 0  # that of its text
+    assert rules.row_of(line, "a", completion("a", "one", metadata=metadata)).size == len(b"its text")
     many = completion("a", ["one"] * 256, prediction="x" * 40_000)
     with pytest.raises(
         LineFault, match=r"^body\.prompt: all, each with the other fields, may take"
     ) as caught:
-        options.row_of(1, "a", many)
+        rules.row_of(line, "a", many)
     assert caught.value.field == "body.prompt"
 
 
@@ -84,7 +73,7 @@ async def test_the_failure_of_a_prompt_is_that_of_its_line(place: BatchFiles) ->
         assert place.faults() == [(1, "model_refused", "body.prompt[1]")]
         assert texts(place) == {"c": ANSWERS["c"]}
         before = worker.computed_once()
-        await place.run(retry="failed")  # as new jobs
+        await place.run(RunOptions(retry_failed=True))  # as new jobs
         assert worker.computed_once() > before
 
 
@@ -107,7 +96,7 @@ async def test_all_jobs_of_a_list_are_cancelled_and_redone(place: BatchFiles) ->
     place.write(LINES[0])
     row = read_row(1, "a", LINES[0], lane=Lane.BATCH, tenant="")
     with Journal(place.out) as journal:
-        listed = journal.own_id(row.digest, row.prompts)
+        listed = journal.notes.own_id(row.digest, row.prompts)
         assert line_digest_of(listed) == row.digest
     running = asyncio.create_task(place.run())
     await until(lambda: place.queued() == 3)
@@ -115,9 +104,9 @@ async def test_all_jobs_of_a_list_are_cancelled_and_redone(place: BatchFiles) ->
     await asyncio.wait([running])
     async with AsyncClient(place.server.url) as client:
         with Journal(place.out) as journal:
-            assert list(journal.under_way) == [listed]
-            assert await cancel_jobs(client, journal, journal.under_way) == Cancelled(cancelled=3)
-            assert not journal.under_way
+            assert list(journal.notes.under_way) == [listed]
+            assert await cancel_jobs(client, journal, journal.notes.under_way) == Cancelled(cancelled=3)
+            assert not journal.notes.under_way
     with answering(place.server.url) as worker:
         assert (await place.run()).completed == 1
         assert worker.computed_once() == 3

@@ -28,11 +28,13 @@ from millstream import (
     Request,
     Unavailable,
 )
+from millstream.batch.files.input_file import InputFile
 from millstream.batch.files.journal import Journal
+from millstream.batch.input_check import InputCheck
 from millstream.batch.rows.batch_lines import BatchLine, read_row
+from millstream.batch.rows.line_splitter import MAX_LINE_BYTES
 from millstream.batch.run.model_watch import OnChange
-from millstream.batch.run.run_options import RunOptions
-from millstream.batch.run.submit_lines import Patience
+from millstream.batch.run.run_options import Patience, RunOptions
 from millstream.wire import calls
 from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.state.queue_info import QueueInfo, create_or_read
@@ -61,26 +63,35 @@ async def test_bad_lines_become_error_rows_and_the_rest_goes_on(place: BatchFile
         completion("u") | {"url": "/v1/embeddings"},
         completion("t", temperature="hot"),
         completion("s", tools=[{"type": "function"}]),
-        completion("l", "x" * 20_000),
+        completion("l", "x" * MAX_LINE_BYTES),
         b'{"custom_id": "bytes \xff"}\n',
         completion("f", "please fail"),
         completion("ok", "日本 🙂", tempo=3),
     )
+    refused = (12, "model_refused", "body.prompt")
+    found = InputCheck(RunOptions())
+    with InputFile(place.source) as source:
+        found.take(source, "in.jsonl")
+    assert (found.lines, found.findings.lines, found.models) == (12, 3, {"": 3})
     with answering(place.server.url):
         summary = await place.run()
     assert place.answers() == {"bom": "ONE", "ok": "日本 🙂"}
-    assert place.faults() == [
-        (3, "invalid_json", None),
-        (4, "not_an_object", None),
-        (5, "missing_custom_id", "custom_id"),
-        (6, "duplicate_custom_id", "custom_id"),
-        (7, "unknown_url", "url"),
-        (8, "invalid_field", "body.temperature"),
-        (9, "unsupported_parameter", "body.tools"),
-        (10, "line_too_long", None),
-        (11, "invalid_encoding", None),
-        (12, "model_refused", "body.prompt"),
-    ]
+    assert (
+        place.faults()
+        == [*((bad.line, bad.code, bad.field) for bad in found.shown), refused]
+        == [
+            (3, "invalid_json", None),
+            (4, "not_an_object", None),
+            (5, "missing_custom_id", "custom_id"),
+            (6, "duplicate_custom_id", "custom_id"),
+            (7, "unknown_url", "url"),
+            (8, "invalid_field", "body.temperature"),
+            (9, "unsupported_parameter", "body.tools"),
+            (10, "line_too_long", None),
+            (11, "invalid_encoding", None),
+            refused,
+        ]
+    )
     assert (summary.completed, summary.failed) == (2, 10)
     assert summary.unknown_fields == (("tempo", 1),)
     by_line = {row["error"]["line"]: row for row in read_rows(place.errors)}
@@ -97,8 +108,23 @@ async def test_custom_ids_come_back_as_they_were(place: BatchFiles) -> None:
     assert worker.computed_once()
 
 
-async def assert_under_way(place: BatchFiles, most: int, count: int, options: RunOptions) -> None:
-    """No more than `most` of the lines are in the queue at once."""
+def listed(i: int) -> dict[str, Any]:
+    return completion(f"list-{i}", [f"{i} {j}" for j in range(3)])
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "most", "jobs"),
+    [
+        (documents(50), RunOptions(window=7), 7, 50),
+        ([completion(f"doc-{i}", "x" * 2_900) for i in range(9)], RunOptions(window_bytes=10_000), 3, 9),
+        ([*map(listed, range(4)), completion("text")], RunOptions(window=7), 6, 13),
+    ],
+    ids=["jobs", "bytes", "jobs of lists"],
+)
+async def test_no_more_than_the_window_is_under_way(
+    place: BatchFiles, lines: list[Any], options: RunOptions, most: int, jobs: int
+) -> None:
+    place.write(*lines)
     with answering(place.server.url) as worker:
         worker.gate.clear()
         running = asyncio.create_task(place.run(options))
@@ -107,17 +133,8 @@ async def assert_under_way(place: BatchFiles, most: int, count: int, options: Ru
             await asyncio.sleep(0)
         assert place.queued() == most
         worker.gate.set()
-        assert (await running).completed == count
-
-
-async def test_no_more_than_the_window_is_under_way(place: BatchFiles) -> None:
-    place.write(*documents(50))
-    await assert_under_way(place, 7, 50, RunOptions(window=7))
-
-
-async def test_no_more_bytes_than_the_window_has_are_under_way(place: BatchFiles) -> None:
-    place.write(*(completion(f"doc-{i}", "x" * 2_900) for i in range(9)))
-    await assert_under_way(place, 3, 9, RunOptions(window_bytes=10_000))
+        assert (await running).completed == len(lines)
+        assert worker.computed_once() == jobs
 
 
 async def test_a_slow_job_does_not_keep_its_chunk_in_memory(place: BatchFiles) -> None:
@@ -177,21 +194,6 @@ async def test_a_server_that_stays_away_ends_the_run(tmp_path: Path) -> None:
         with answering(server.url) as worker:
             await place.run()
         assert len(place.answers()) == 4
-        assert worker.computed_once()
-
-
-async def test_a_server_that_restarts_in_the_middle_costs_nothing(tmp_path: Path) -> None:
-    with lasting_server() as server:
-        place = BatchFiles(server, tmp_path)
-        place.write(*documents(40))
-        running = asyncio.create_task(place.run(RunOptions(window=20)))
-        await until(lambda: place.queued() >= 20)
-        server.kill()
-        server.start()
-        with answering(server.url) as worker:
-            summary = await running
-        assert summary.completed == 40
-        assert len(place.answers()) == 40
         assert worker.computed_once()
 
 
@@ -276,11 +278,11 @@ async def test_an_earlier_job_answered_by_another_model_is_redone(place: BatchFi
     with answering(place.server.url) as worker:
         worker.model = old
         with Journal(place.out) as journal:
-            own_id = journal.own_id(row.digest)
-            journal.submits("default", [own_id])
-            journal.serves("default", new)
+            own_id = journal.notes.own_id(row.digest)
+            journal.notes.submits("default", [own_id])
+            journal.notes.serves("default", new)
         async with AsyncClient(place.server.url) as client:
-            await client.submit_many([{"request": row.request, "id": own_id}])
+            await client.submit_many([{"request": row.requests[0], "id": own_id}])
             await client.wait(own_id)
         worker.model = new
         await replace_model(place.server.url, new)

@@ -47,9 +47,9 @@ async def test_a_resumed_run_does_not_flatter_itself(place: BatchFiles, tmp_path
 @pytest.mark.parametrize("seconds", ["true", '"1"', "-1", "1e999", "null"])
 def test_damaged_notes_of_what_was_spent_are_refused(place: BatchFiles, seconds: str) -> None:
     with Journal(place.out) as journal:
-        journal.spends(Spent(1.5, 2, 3))
+        journal.notes.spends(Spent(1.5, 2, 3))
     with Journal(place.out) as journal:
-        assert journal.spent == Spent(1.5, 2, 3)
+        assert journal.notes.spent == Spent(1.5, 2, 3)
     with place.run_file.open("a") as file:
         file.write(f'{{"seconds":{seconds},"rows":0,"output_tokens":0}}\n')
     with pytest.raises(InvalidRequest, match="run file"), Journal(place.out):

@@ -98,7 +98,7 @@ def test_a_cancelled_run_computes_nothing_more(batch: BatchFiles) -> None:
 def test_jobs_that_the_server_does_not_know(batch: BatchFiles) -> None:
     out = batch.folder / "an out.jsonl"
     with Journal(out) as journal:
-        journal.submits("default", [journal.own_id("d" * 32)])
+        journal.notes.submits("default", [journal.notes.own_id("d" * 32)])
         hint = _command(journal, batch.server.url)
     done = invoke("batch", "cancel", out, "--redis-url", batch.server.url)
     assert done.exit_code == 4

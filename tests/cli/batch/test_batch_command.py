@@ -132,13 +132,6 @@ def test_a_run_that_dies_goes_on_without_computing_twice(
     assert worker.computed_once() == 60
 
 
-def test_results_may_be_kept_on_the_server(batch: BatchFiles) -> None:
-    with answering(batch.server.url):
-        assert invoke(*batch.command, "--keep-results").exit_code == 0
-    job_id = read_rows(batch.out)[-1]["response"]["request_id"]
-    assert invoke("result", job_id, "--redis-url", batch.server.url).stdout.startswith("TEXT ")
-
-
 def test_durability_that_is_not_reached_is_told(batch: BatchFiles) -> None:
     with answering(batch.server.url):
         refused = invoke(*batch.command, "--json", "--durability", "aof")

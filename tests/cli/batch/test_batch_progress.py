@@ -18,13 +18,12 @@ from support.workers.counting_worker import until
 from support.workers.hand_worker import register
 
 from millstream import AsyncClient
-from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.input_file import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.files.spent import Spent
 from millstream.batch.run.pace import Work, WorkRates
 from millstream.batch.run.run import BatchRun
-from millstream.batch.run.run_options import RunOptions
-from millstream.batch.run.submit_lines import Patience
+from millstream.batch.run.run_options import Patience, RunOptions
 from millstream.batch.run.tally import Summary, Tally
 from millstream.cli.batch.batch_watch import queue_load, watched
 from millstream.cli.display.batch_progress import SPARE, QueueLoad, Shown, show_progress
@@ -79,10 +78,8 @@ def shown(
     run: Any = SimpleNamespace(
         tally=tally,
         clock=Clock(tally, seconds),
-        under_way=2000,
-        followers=0,
-        unsent=0,
-        waits_for_room=None,
+        lines=SimpleNamespace(under_way=2000, followers=0, unsent=0),
+        ledger=SimpleNamespace(full=None),
         source=SimpleNamespace(total=total),
     )
     return Shown(run, price_per_hour=36.0)
@@ -118,10 +115,11 @@ def test_rates_that_nobody_knows_are_not_zero() -> None:
 
 def test_rows_under_way_are_told_by_what_they_wait_for() -> None:
     some: Any = shown()
-    some.run.under_way, some.run.unsent, some.run.followers = 400, 145, 5
+    lines = some.run.lines
+    lines.under_way, lines.unsent, lines.followers = 400, 145, 5
     assert some.counts()[1:4] == ["250 under way", "145 to be sent", "5 waiting for equal lines"]
     some.load = QueueLoad(workers=2, rows_running=128, output_tokens_per_s=1.0)
-    some.run.waits_for_room = QueueFull("default", 255, 17_378_725, 1.0)
+    some.run.ledger.full = QueueFull("default", 255, 17_378_725, 1.0)
     assert some.counts()[1:4] == ["128 computing", "122 queued", "145 waiting for room"]
     some.load = QueueLoad(workers=2, rows_running=300, output_tokens_per_s=1.0, shared=True)
     assert some.counts()[1:3] == ["up to 250 computing", "0 queued"]
@@ -228,11 +226,12 @@ async def test_a_served_queue_is_not_warned_of(batch: BatchFiles, said: Said) ->
 async def test_load_of_a_queue_is_read(valkey: Server) -> None:
     async with AsyncClient(valkey.url) as client:
         await client.submit_many([{"prompt": "x", "lane": "interactive"}, *[{"prompt": "x"}] * 4])
-        run: Any = SimpleNamespace(queues={"default"}, under_way=7, followers=5)
+        lines = SimpleNamespace(queues={"default"}, under_way=7, followers=5)
+        run: Any = SimpleNamespace(lines=lines)
         assert await queue_load(client, run, Lane.BATCH) == QueueLoad(behind=3, shared=True)
-        run.under_way = 10
+        lines.under_way = 10
         assert await queue_load(client, run, Lane.BATCH) == QueueLoad()  # all of them are the run's
-        run.under_way = run.followers = 0
+        lines.under_way = lines.followers = 0
         assert (await queue_load(client, run, Lane.INTERACTIVE)).behind == 1
         register(valkey.port, QueueKeys("default").shard(0), rows_running="4", output_per_s="91.3")
         load = await queue_load(client, run, Lane.BATCH)

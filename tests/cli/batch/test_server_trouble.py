@@ -107,6 +107,7 @@ def test_a_server_that_restarts_is_told_without_terminal(lasting: BatchFiles) ->
     assert "Connect call failed" in said.with_text(AWAY)[0]
     assert [len(said.with_text(text)) for text in (AWAY, BACK, "no worker serves")] == [1, 1, 0]
     assert lasting.answers() == answers_of(60)
+    assert worker.computed_once() == 60
 
 
 @pytest.mark.slow
@@ -170,12 +171,12 @@ def test_jobs_that_stay_are_told_as_far_as_known(
     message: str,
 ) -> None:
     with Journal(tmp_path / "out.jsonl") as journal:
-        own_ids = [journal.own_id(f"{i:032}") for i in range(accepted + absent + unknown)]
-        journal.submits("default", own_ids)
-        new = journal.sent.sends(own_ids[: accepted + unknown])
+        own_ids = [journal.notes.own_id(f"{i:032}") for i in range(accepted + absent + unknown)]
+        journal.notes.submits("default", own_ids)
+        new = journal.notes.sent.sends(own_ids[: accepted + unknown])
         assert new == {*own_ids[: accepted + unknown]}
         for own_id in own_ids[:accepted]:
-            journal.sent.accepted(own_id)
+            journal.notes.sent.accepted(own_id)
         say_what_stays(Stack("redis://nowhere"), journal, None)
     said = capsys.readouterr().err
     assert said.startswith(f"millstream: {message}") if message else not said

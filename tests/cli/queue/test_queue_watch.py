@@ -114,7 +114,7 @@ def test_a_file_gets_two_lines_of_an_outage(own_server: Server) -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             running.wait(6.5)  # some questions without an answer
         own_server.start()
-        while not running.stdout.readline().startswith('{"queue":"default","at_ms":'):
+        while not running.stdout.readline().startswith('{"queue":"default",'):
             continue
         running.stdout.readline()
         running.send_signal(signal.SIGINT)

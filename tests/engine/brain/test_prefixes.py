@@ -8,11 +8,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from millstream_worker.engine.brain.batch.rows import Row
 from millstream_worker.engine.brain.cache.blocks import BlockPool
+from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.brain.waiting.prefixes import Prefixes
 from millstream_worker.engine.brain.waiting.row_factory import RowFactory
 from millstream_worker.engine.protocol.request import EngineRequest
 
-ROW_FACTORY = RowFactory(context_length=999, capacity=999, block_size=1, hash_seed=b"", prefix_cache=True)
+ROW_FACTORY = RowFactory(
+    SchedulerConfig(1, 1, block_size=1, blocks=999, context_length=999, prefix_cache=True, hash_seed=b"")
+)
 
 
 def row_of(*prompt: int) -> Row:

@@ -5,10 +5,13 @@ from itertools import product
 import pytest
 
 from millstream_worker.engine.brain.batch.rows import RowState
+from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.brain.waiting.row_factory import RowFactory
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
-ROW_FACTORY = RowFactory(context_length=100, capacity=100, block_size=4, hash_seed=b"", prefix_cache=True)
+ROW_FACTORY = RowFactory(
+    SchedulerConfig(1, 1, block_size=4, blocks=25, context_length=100, prefix_cache=True, hash_seed=b"")
+)
 
 
 ALLOWED = {

@@ -8,6 +8,7 @@ import pytest
 
 from millstream_worker.engine.brain.batch.rows import Row, RowState
 from millstream_worker.engine.brain.cache.blocks import BlockPool
+from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.brain.waiting.prefixes import Prefixes
 from millstream_worker.engine.brain.waiting.row_factory import RowFactory
 from millstream_worker.engine.brain.waiting.waiting_rows import AGED_TURN, MAX_TENANTS, WaitingRows
@@ -24,7 +25,7 @@ class Queue:
         self.pool = BlockPool(1000)
         self.rows = WaitingRows(patience_s, Prefixes(self.pool), own_turn)
         self._row_factory = RowFactory(
-            context_length=9999, capacity=9999, block_size=BLOCK, hash_seed=b"", prefix_cache=True
+            SchedulerConfig(1, 1, BLOCK, blocks=9999, context_length=9999, prefix_cache=True, hash_seed=b"")
         )
 
     def add(self, handle: int, *, now: float = 0.0, hits: int = 0, max_tokens: int = 9, **fields: Any) -> Row:

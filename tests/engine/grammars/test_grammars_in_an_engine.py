@@ -111,7 +111,7 @@ def test_one_step_ahead_changes_nothing(folder: Path, engine: Engine[Any], end_i
     requests = [asked(handle, (RECORD, PLATE, None)[handle % 3], end_id) for handle in range(9)]
     own = engine_on("cpu", folder)  # with keys and values that no other scheduler knows
     scheduler = Scheduler(replace(own.scheduler.config, pipeline_depth=1))
-    ahead = Engine(scheduler, own.runner, depth=1, grammars=own._grammars)
+    ahead = Engine(scheduler, own.runner, depth=1, grammars=own.grammars)
     expected = answers(engine, requests)
     outputs = answers(ahead, requests)
     assert (outputs.tokens, outputs.reasons) == (expected.tokens, expected.reasons)

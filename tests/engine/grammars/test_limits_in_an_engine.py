@@ -135,7 +135,7 @@ def test_drafts_steps_ahead_and_neighbours_change_nothing(
     tight = engine_on("cpu", folder, kv_memory="48KiB", **size)
     own = engine_on("cpu", folder, **size)
     scheduler = Scheduler(replace(own.scheduler.config, pipeline_depth=1))
-    ahead = Engine(scheduler, own.runner, depth=1, grammars=own._grammars)
+    ahead = Engine(scheduler, own.runner, depth=1, grammars=own.grammars)
     for other in (drafting, tight, ahead):
         assert answers(other, requests).tokens == alone
     assert 0 < drafting.report().stats.accepted_total < drafting.report().stats.drafted_total

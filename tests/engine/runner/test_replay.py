@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from support.engine.libraries import share_headers
 from support.engine.serving import Served, eager_of, logits_of, runner_of, serve
 from torch._inductor.utils import clear_inductor_caches
 
@@ -44,7 +45,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache") / "kept"
+    return share_headers(tmp_path_factory.mktemp("cache")) / "kept"
 
 
 @pytest.fixture(scope="module")

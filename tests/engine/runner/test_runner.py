@@ -38,7 +38,7 @@ def test_a_masked_token_is_not_sampled(load: Load, temperature: float) -> None:
     loaded = load("llama")
     runner, _ = runner_of(loaded, blocks=8, block_size=4)
     for slot, allowed in enumerate((31, 77)):
-        runner._sampler.load(RowLoad(slot, SamplingSpec(temperature=temperature), (1,), ()))
+        runner.sampler.load(RowLoad(slot, SamplingSpec(temperature=temperature), (1,), ()))
         bits = np.zeros((1, -(-loaded.vocab_size // 32)), np.uint32)
         bits[0, allowed // 32] = 1 << allowed % 32
         launched = runner.forward(pack([Segment(slot, PROMPT, 0, [3, 1])], 4))

@@ -190,18 +190,18 @@ async def test_one_job_is_under_way_once(desk: Desk) -> None:
 
 
 class Ended:
-    """The states of a queue's jobs."""
+    """A client of a queue, by its jobs' states."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, State] = {}
 
-    async def states(self, _: str, own_ids: Sequence[str]) -> list[State | None]:
+    async def states(self, own_ids: Sequence[str]) -> list[State | None]:
         return [self.by_id.get(own_id) for own_id in own_ids]
 
 
 async def test_a_list_is_under_way_until_its_last_job_ends(valkey: Server) -> None:
     jobs, redis = Ended(), GatewayRedis(valkey.url)
-    limits = RateLimits(redis, jobs)
+    limits = RateLimits(redis, {"q": jobs})
     caller = ApiKey(tenant="acme", max_enqueued_tokens=10)
 
     def of(name: str) -> Charge:

@@ -1,8 +1,6 @@
-"""What reads a batch's input: lines out of chunks, sets of lines, custom_ids that were seen."""
+"""Sets of a batch's lines, and its records."""
 
 from __future__ import annotations
-
-from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -12,28 +10,6 @@ from millstream.errors import ProtocolError
 from millstream.gateway.batches.records.batch_part import BatchPart
 from millstream.gateway.batches.records.batch_record import BatchRecord, RowKind
 from millstream.gateway.batches.records.line_set import LineSet, ranges_of
-from millstream.gateway.batches.runner.input_stream import input_lines
-from millstream.gateway.batches.runner.seen_ids import SeenIds
-
-MOST = 5  # bytes of a line
-
-
-async def in_chunks(chunks: Sequence[bytes]) -> AsyncIterator[bytes]:
-    for chunk in chunks:
-        yield chunk
-
-
-@given(st.lists(st.binary(max_size=12) | st.sampled_from([b"\n", b"a\n", b"\xef\xbb\xbf"]), max_size=12))
-async def test_lines_are_those_of_the_whole(chunks: list[bytes]) -> None:
-    whole = b"".join(chunks).split(b"\n")
-    whole[0] = whole[0].removeprefix(b"\xef\xbb\xbf")
-    wanted = [
-        (number, None if len(line) > MOST else line)
-        for number, line in enumerate(whole, 1)
-        if len(line) > MOST or line.strip()
-    ]
-    found = [(line.number, line.data) async for line in input_lines(in_chunks(chunks), MOST)]
-    assert found == wanted
 
 
 @given(st.sets(st.integers(1, 300)))
@@ -56,12 +32,6 @@ def test_damaged_ranges_are_refused_at_once(text: str) -> None:
 
 def test_ranges_are_short() -> None:
     assert ranges_of([7, 3, 1, 2]) == "1-3,7"
-
-
-def test_seen_ids_grow() -> None:
-    seen = SeenIds()
-    assert all(seen.add(f"row {number}") for number in range(5000))
-    assert not any(seen.add(f"row {number}") for number in range(5000))
 
 
 def test_damaged_records_are_told() -> None:

@@ -79,10 +79,12 @@ async def rows_read(replicas: Replicas, path: str) -> list[Line]:
 async def struck(replicas: Replicas, server: Server, gate: Path) -> None:
     """Gateways are killed, and once the server is: while rows end, and while none can."""
     draws = random.Random(20)
+    # Soon no row gets its second token, however long gateways take to start.
+    asyncio.get_running_loop().call_later(1.5, (gate / "1").touch)
     for blow in range(5):
         await asyncio.sleep(draws.uniform(0.3, 0.8))
         if blow == 2:
-            (gate / "1").touch()  # no row gets its second token
+            await until((gate / "1").exists)
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
         else:

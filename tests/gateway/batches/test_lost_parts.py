@@ -166,7 +166,7 @@ async def test_parts_are_swept_a_day_after_their_batch(
 ) -> None:
     folder = tmp_path / "files"
     settings = GatewaySettings(redis_url=valkey.url, files_url=str(folder))
-    context = GatewayContext.of(settings, GatewayMetrics(CollectorRegistry()))
+    context = GatewayContext(settings, GatewayMetrics(CollectorRegistry()))
     old_s = time.time() - PARTS_KEPT_S - 60
     fields = {"endpoint": "e", "input_file_id": "f", "completion_window": "24h"}
     for name in ("open", "ended", "fresh"):

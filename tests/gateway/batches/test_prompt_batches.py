@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import openai
 from support.batches import Line, files_of, finished, made
 from support.gateway import Gateway
 from support.workers.answering_worker import completion
@@ -86,13 +85,3 @@ async def test_a_cancelled_batch_cancels_all_prompts(door: Gateway, worker: Hand
         [row] = (await files_of(client, done))[1]
         assert row["error"]["code"] == "batch_cancelled"
         assert b"queued" not in await states(worker)
-
-
-async def test_too_many_prompts_are_a_wrong_line(door: Gateway, worker: HandWorker) -> None:
-    async with door.client() as client:
-        line = completion("a", ["x"] * 257, model="default")
-        failed = await finished(client, (await made(client, [line], endpoint=COMPLETIONS)).id)
-        assert isinstance(failed, openai.types.Batch)
-        assert failed.errors is not None
-        [error] = failed.errors.data or []
-        assert (error.param, error.line) == ("body.prompt", 1)

@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from millstream.errors import ProtocolError
-from millstream.gateway.files.store.file_catalogue import FileCatalogue, FilePage
+from millstream.gateway.files.store.file_catalogue import FileCatalogue
 from millstream.gateway.files.store.file_record import FileRecord, new_file_id, object_path, owner_of
 from millstream.gateway.redis.file_calls import OnceFile
 from millstream.gateway.redis.gateway_redis import GatewayRedis
+from millstream.gateway.redis.record_list import RecordPage
 from millstream.gateway.redis.tenant_keys import TenantKeys
 
 
@@ -29,7 +30,7 @@ async def add(catalogue: FileCatalogue, *records: FileRecord) -> list[str]:
     return [one.id for one in records]
 
 
-def ids(page: FilePage | None) -> list[str]:
+def ids(page: RecordPage[FileRecord] | None) -> list[str]:
     assert page is not None
     return [one.id for one in page.records]
 
@@ -40,13 +41,13 @@ async def test_a_record_is_found_by_its_tenant_alone(catalogue: FileCatalogue) -
         await catalogue.add(one)
     assert await catalogue.find("acme", one.id) == one
     page = await catalogue.page("acme", limit=10)
-    assert page == FilePage((one,), False)
+    assert page == RecordPage((one,), False)
     for tenant, id in (("", one.id), ("other", one.id), ("acme", "file-*"), ("acme", new_file_id())):
         assert await catalogue.find(tenant, id) is None
         assert not await catalogue.remove(tenant, id)
     assert await catalogue.remove("acme", one.id)
     assert await catalogue.find("acme", one.id) is None
-    assert await catalogue.page("acme", limit=10) == FilePage((), False)
+    assert await catalogue.page("acme", limit=10) == RecordPage((), False)
 
 
 async def test_a_key_is_one_file(catalogue: FileCatalogue) -> None:
@@ -57,7 +58,7 @@ async def test_a_key_is_one_file(catalogue: FileCatalogue) -> None:
         assert await catalogue.add(first, once) == ("new", first.id)
     assert await catalogue.add(second, once) == ("same", first.id)
     assert await catalogue.add(second, replace(once, digest="e" * 64)) == ("conflict", first.id)
-    assert await catalogue.page("acme", limit=10) == FilePage((first,), False)
+    assert await catalogue.page("acme", limit=10) == RecordPage((first,), False)
     assert await catalogue.add(second, replace(once, key="l" * 64)) == ("new", second.id)
     other = record("other")
     assert await catalogue.add(other, once) == ("new", other.id)
@@ -81,8 +82,10 @@ async def test_pages_follow_each_other(catalogue: FileCatalogue) -> None:
                 break
         assert seen == order
         page = await catalogue.page("acme", after=order[-1], limit=2, newest_first=newest_first)
-        assert page == FilePage((), False)
-    page = await catalogue.page("acme", limit=2, newest_first=False, purpose="evals")
+        assert page == RecordPage((), False)
+    page = await catalogue.page(
+        "acme", limit=2, newest_first=False, wanted=lambda one: one.purpose == "evals"
+    )
     assert (ids(page), page is not None and page.has_more) == ([made[1], made[3]], True)
     assert await catalogue.page("acme", after=new_file_id(), limit=2) is None
 
@@ -90,7 +93,7 @@ async def test_pages_follow_each_other(catalogue: FileCatalogue) -> None:
 async def test_a_page_looks_further_than_other_purposes(catalogue: FileCatalogue) -> None:
     kept = await add(catalogue, record(purpose="evals"))
     await add(catalogue, *(record() for _ in range(120)))
-    assert ids(await catalogue.page("acme", limit=1, purpose="evals")) == kept
+    assert ids(await catalogue.page("acme", limit=1, wanted=lambda one: one.purpose == "evals")) == kept
 
 
 async def test_records_expire(catalogue: FileCatalogue) -> None:

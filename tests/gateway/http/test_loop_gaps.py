@@ -5,16 +5,20 @@ one runs in the loop that is measured, and its clients in threads.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import httpx2
 import pytest
 import redis.asyncio
+from support.forms import PURPOSE, form
 from support.gateway import HELLO, gateway_within
+from support.packed import zstd
 from support.servers.servers import Server
 from support.standstill import LONGEST_S, shortest_gap
 
@@ -117,3 +121,15 @@ async def test_nor_do_blank_lines_of_many_batches(kind: str) -> None:
         await asyncio.gather(*(read() for _ in range(16)))
 
     assert await shortest_gap(read_all) < LONGEST_S
+
+
+async def test_nor_do_compressed_uploads(address: tuple[str, int]) -> None:
+    """Bombs, and members that have nothing."""
+
+    def upload(packed: bytes) -> None:
+        host, port = address
+        body = form(PURPOSE, ('form-data; name="file"; filename="in"', packed))
+        assert httpx2.post(f"http://{host}:{port}/v1/files", **body, timeout=60).status_code == 200
+
+    for packed in (gzip.compress(bytes(30_000_000)), gzip.compress(b"") * 20_000, zstd(bytes(30_000_000))):
+        assert await shortest_gap(partial(all_at_once, upload, packed)) < LONGEST_S

@@ -15,7 +15,9 @@ from prometheus_client import CollectorRegistry
 from support.gateway import HELLO, Gateway
 from support.standstill import LONGEST_S, shortest_gap
 
-from millstream.batch.rows.batch_lines import BatchRow
+from millstream.batch.rows.batch_lines import BatchLine
+from millstream.batch.rows.line_rules import LineRules
+from millstream.batch.rows.line_splitter import InputLine
 from millstream.client.session.ended_job import EndedJob
 from millstream.gateway.auth.api_keys import ANYBODY
 from millstream.gateway.batches.records.batch_record import RowKind
@@ -121,17 +123,20 @@ async def test_no_request_keeps_the_loop_of_a_gateway_standing(name: str, execut
 async def test_nor_does_a_line_of_a_batch(name: str, executor: CpuExecutor) -> None:
     endpoint = endpoint_of(LONG_ONES[name])
     line = b'{"custom_id":"a","url":"%s","body":%s}' % (endpoint.encode(), LONG_ONES[name])
-    read = partial(executor.run, "acme", len(line), read_line, line, 1, endpoint, "acme")
+    rules = LineRules(endpoint=endpoint, tenant="acme", encoded=True)
+    read = partial(executor.run, "acme", len(line), read_line, InputLine(1, line), rules)
     assert await shortest_gap(read) < LONGEST_S
 
 
 async def test_nor_do_short_lines_without_number(executor: CpuExecutor) -> None:
     line = json.dumps({"custom_id": "a", "url": "/v1/chat/completions", "body": {"messages": HELLO * 800}})
 
+    rules = LineRules(endpoint="/v1/chat/completions", tenant="acme", encoded=True)
+
     async def read_many() -> None:
         for _ in range(20):
             data = line.encode()
-            await executor.run("acme", len(data), read_line, data, 1, "/v1/chat/completions", "acme")
+            await executor.run("acme", len(data), read_line, InputLine(1, data), rules)
 
     assert len(line) < SHORT_BYTES
     assert await shortest_gap(read_many) < LONGEST_S
@@ -148,7 +153,7 @@ def long_end() -> EndedJob:
 async def test_nor_does_a_long_answer(write: Callable[..., Any], executor: CpuExecutor) -> None:
     ended = long_end()
     assert LONG < ended.size < 2 * LONG
-    row = BatchRow(1, "a", ApiEndpoint.CHAT, "default", "0" * 64)
+    row = BatchLine(1, "a", ApiEndpoint.CHAT, "default", "0" * 64)
     job_id = ended.record.job_id
     args = ([job_id], [ended], ApiEndpoint.CHAT, {}) if write is whole_body else (row, [ended])
     work = partial(executor.run, "acme", ended.size, write, *args)
@@ -158,7 +163,7 @@ async def test_nor_does_a_long_answer(write: Callable[..., Any], executor: CpuEx
 
 
 def test_an_unreadable_answer_fails_only_its_own_row() -> None:
-    row = BatchRow(1, "a", ApiEndpoint.CHAT, "default", "0" * 64)
+    row = BatchLine(1, "a", ApiEndpoint.CHAT, "default", "0" * 64)
     made = ended_row(row, [ended_with(b"\xc1")])
     assert (made.kind, json.loads(made.data)["error"]["code"]) == (RowKind.ERROR, UNREADABLE)
 

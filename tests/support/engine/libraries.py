@@ -1,4 +1,5 @@
-"""The compiled libraries: each is made once, for all test processes and all runs in this checkout."""
+"""The compiled libraries, and the headers of torch's compiler: each is made once, for all test processes and
+all runs in this checkout."""
 
 from __future__ import annotations
 
@@ -34,9 +35,20 @@ def script(folder: Path, lines: bytes) -> str:
     return str(compiler)
 
 
+def share_headers(compiled: Path) -> Path:
+    """Have the folders of compiled models in this one use the same headers: to compile those takes as long as
+    a small model."""
+    shared = CACHE.parent / "headers"
+    for folder in (shared, compiled):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (compiled / "headers").symlink_to(shared)
+    return compiled
+
+
 def put_into(cache: Path) -> Path:
     """The library that an engine would compile into this folder; without a compiler the test is skipped."""
     built()
+    share_headers(cache / "compiled")
     name = f"kernels-{building._digest(*building._compiler(), FLAGS)}.so"
     (cache / "native").mkdir(mode=0o700)
     shutil.copy(CACHE / "native" / name, cache / "native" / name)

@@ -48,7 +48,7 @@ _REPLACED = (
 _SUPERVISOR = "worker/millstream_worker/engine_link/supervisor.py"
 _MESSAGES = "producer/millstream/wire/messages"
 _EARLIER = (
-    (_SUPERVISOR, "self._callbacks.found(model, digest)", 'self._callbacks.found(model, "")'),
+    (_SUPERVISOR, "self.callbacks.found(model, digest)", 'self.callbacks.found(model, "")'),
     (_SUPERVISOR, "replace(info, fallbacks=fallbacks)", 'replace(info, fallbacks=fallbacks, digest="")'),
     (
         "worker/millstream_worker/upkeep/maintenance.py",
@@ -63,14 +63,7 @@ _EARLIER = (
     (f"{_MESSAGES}/tools.py", "from typing import ", "from typing import ClassVar, "),
     (f"{_MESSAGES}/tools.py", "strict: bool = False", "strict: ClassVar[bool] = True"),
     (f"{_MESSAGES}/choices.py", "from typing import ", "from typing import ClassVar, "),
-    *(
-        (
-            f"{_MESSAGES}/choices.py",
-            f'schema_error: str = ""\n\n{behind}',
-            f'schema_error: ClassVar[str] = ""\n\n{behind}',
-        )
-        for behind in ("\nclass Delta", "    @property")
-    ),
+    (f"{_MESSAGES}/choices.py", 'schema_error: str = ""', 'schema_error: ClassVar[str] = ""'),
 )
 
 _IN_REQUESTS = """

@@ -210,7 +210,7 @@ def test_what_no_bound_has_caught_is_an_error_of_the_whole(monkeypatch: pytest.M
     def endless(*asked: object) -> str:
         raise RecursionError
 
-    monkeypatch.setattr(response_format, "problem_of_pattern", endless)
+    monkeypatch.setitem(response_format._PROBLEMS, "regex", endless)
     error = refused({"prompt": "x", "response_format": {"type": "regex", "text": "a"}})
     assert error.field == "request"
     assert "nested too deep, or has too large a number" in str(error)

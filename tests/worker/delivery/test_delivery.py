@@ -30,6 +30,7 @@ from millstream_worker.jobs.engine_request import engine_request
 from millstream_worker.jobs.equal_jobs.answers import answer, kept_under
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
+from millstream_worker.jobs.net import Net
 from millstream_worker.jobs.output import ChoiceOutput, ToolCallMode
 from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.jobs.table import JobTable
@@ -51,7 +52,7 @@ def test_a_job_is_known_by_its_first_choice_after_it_ended() -> None:
     queue = EngineQueue(IdleEngine())
     table = JobTable(queue)
     metrics = Metrics(CollectorRegistry())
-    processor = OutputProcessor(table, queue, ServerClock(), metrics, ModelSlot(), max_result_bytes=1000)
+    processor = OutputProcessor(table, queue, ServerClock(), Net(metrics), ModelSlot(), max_result_bytes=1000)
     request = Request(token_ids=(1,), sampling=SamplingParams(n=2))
     jobs = [held_job(name, request=request, number=2) for name in ("refused", "compiled")]
     jobs.append(held_job("strange", request=request, number=2))
@@ -84,7 +85,7 @@ def test_all_equal_jobs_learn_that_their_calls_do_not_fit() -> None:
         get=lambda: SimpleNamespace(info=SimpleNamespace(eos_ids=(tokenizer.token_to_id("<end>"),)))
     )
     metrics = Metrics(CollectorRegistry())
-    processor = OutputProcessor(table, queue, ServerClock(), metrics, model, max_result_bytes=10**6)
+    processor = OutputProcessor(table, queue, ServerClock(), Net(metrics), model, max_result_bytes=10**6)
     jobs = [held_job(name, cache_key=b"same") for name in ("leader", "follower")]
     for job in jobs:
         calling = ToolCallMode(job.id, "tool_calls")
@@ -94,7 +95,7 @@ def test_all_equal_jobs_learn_that_their_calls_do_not_fit() -> None:
         job.input.grammar = GrammarSpec("tools", "{}")
         table.take(job)
     leader, follower = jobs
-    assert queue.followers_of(leader) == [follower]
+    assert queue.followers.of(leader) == [follower]
     said = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
     ids = [*tokenizer.encode(said).ids, tokenizer.token_to_id("<end>")]
     handle = leader.outputs.handle

@@ -81,17 +81,14 @@ def plain(part: ChoiceDelta | Choice) -> dict[str, Any]:
 
 @given(st.lists(st.builds(ChoiceDelta, **PART), max_size=3))
 def test_deltas(told: list[ChoiceDelta]) -> None:
-    by_hand = encoding.delta([encoding.choice_delta(**plain(part)) for part in told])
+    by_hand = encoding.delta([encoding.part(ChoiceDelta, **plain(part)) for part in told])
     assert by_hand == codec.encode(Delta(choices=tuple(told)))
 
 
 @given(results)
 def test_results(result: Result) -> None:
     fields = {name: getattr(result, name) for name in Result.model_fields} | {
-        "choices": [encoding.choice(**plain(one)) for one in result.choices],
-        "usage": encoding.usage(**result.usage.model_dump()),
-    }
-    fields["facts"] = {
-        name: fields.pop(name) or "" for name in ("model", "weights", "kv_format", "model_digest")
+        "choices": [encoding.part(Choice, **plain(one)) for one in result.choices],
+        "usage": encoding.part(Usage, **result.usage.model_dump()),
     }
     assert encoding.result(**fields) == codec.encode(result)

@@ -22,6 +22,7 @@ from millstream_worker.engine.protocol.request import GrammarSpec
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
+from millstream_worker.jobs.net import Net
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.jobs.served_model import ModelSlot, ServedModel
 from millstream_worker.jobs.table import JobTable
@@ -83,9 +84,9 @@ class Front(RuleBasedStateMachine):
         self.queue = EngineQueue(self.engine)
         self.table = JobTable(self.queue)
         model.publish(ServedModel(UNUSED, INFO))
-        metrics = Metrics(CollectorRegistry())
+        net = Net(Metrics(CollectorRegistry()))
         self.output = OutputProcessor(
-            self.table, self.queue, ServerClock(), metrics, model, max_result_bytes=1000
+            self.table, self.queue, ServerClock(), net, model, max_result_bytes=1000
         )
         self.made = 0
 
@@ -173,7 +174,9 @@ class Front(RuleBasedStateMachine):
 
     @invariant()
     def each_job_is_where_its_phase_says(self) -> None:
-        followers = {job for leader in self.queue.leaders for job in self.queue.followers_of(leader)}
+        followers = {
+            job for leader in self.queue.followers.leaders for job in self.queue.followers.of(leader)
+        }
         for job in self.table:
             follows, runs = job in followers, job.phase is JobPhase.RUNNING
             assert follows == (job.phase is JobPhase.FOLLOWING or (runs and job.outputs.cached))

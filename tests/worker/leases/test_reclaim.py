@@ -19,7 +19,7 @@ from millstream.wire.keys import GROUP
 from millstream.wire.messages.script_replies import LaneEntry
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.observe.metrics import Metrics
-from millstream_worker.upkeep.reclaim import LeaseTimes, Reclaimer
+from millstream_worker.upkeep.reclaim import Reclaimer
 
 
 class Scanner:
@@ -28,10 +28,8 @@ class Scanner:
 
     def __init__(self, redis: Any) -> None:
         self.now = 100.0
-        times = LeaseTimes(0, 10)
-        self.reclaimer = Reclaimer(
-            Consumer(redis, "scanner"), Metrics(CollectorRegistry()), times, lambda: self.now
-        )
+        consumer, metrics = Consumer(redis, "scanner"), Metrics(CollectorRegistry())
+        self.reclaimer = Reclaimer(consumer, metrics, lease_s=0, renew_s=10, monotonic=lambda: self.now)
 
     async def scan(self, later_s: float = 0.0) -> None:
         self.now += later_s

@@ -81,8 +81,8 @@ def test_messages_without_tools_are_rendered_as_before() -> None:
 
 
 def test_whose_model_writes_calls_by_itself_is_observed() -> None:
-    assert template(CALLING_TEMPLATE).writes_calls
-    assert not any(template(text).writes_calls for text in (CHATML, STRICT, LLAMA, ""))
+    assert template(CALLING_TEMPLATE).known.writes_calls
+    assert not any(template(text).known.writes_calls for text in (CHATML, STRICT, LLAMA, ""))
 
 
 def test_a_call_of_any_allowed_name_is_found() -> None:

@@ -57,7 +57,7 @@ def rendered(text: str, *messages: dict[str, Any], thinks: bool = False, **field
 
 @pytest.mark.parametrize("text", [TEXTS_ONLY, NULL_ONLY, PARTS_ONLY, CALLING_TEMPLATE])
 def test_tools_are_known_whatever_no_content_is(text: str) -> None:
-    assert template(text).writes_calls
+    assert template(text).known.writes_calls
     outcome = {"role": "tool", "tool_call_id": "c1", "content": "7"}
     _, said = rendered(text, USER, CALLING, outcome, tools=[TOOL]).split("user: x\n")
     assert said.startswith(f"assistant: {WRITTEN}\ntool: 7")

@@ -78,9 +78,7 @@ class ReplyHandler:
             self._table.to_write.set()
 
     def _close_log(self, job: Job) -> None:
-        """Append nothing more: the end carries the rest. A dead letter's end carries no log; its result has
-        the text.
-        """
+        """Append nothing more: the end carries the rest. A dead letter's has no log, but the text."""
         if job.end.letter is None:
             job.log.merge_open()
         else:

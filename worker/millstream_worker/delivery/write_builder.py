@@ -24,9 +24,7 @@ Call = calls.ScriptCall[AppendReply | EndOutcome]
 
 @dataclass(frozen=True, slots=True)
 class FlushPolicy:
-    """Seconds between two flushes of streamed and other jobs; the time to live of results; the number of dead
-    letters kept.
-    """
+    """Seconds between flushes of streamed and other jobs; results' time to live; dead letters kept."""
 
     streamed_s: float
     unstreamed_s: float
@@ -35,18 +33,12 @@ class FlushPolicy:
     cache_bytes: int = 0  # of results kept for equal requests, in each shard
 
 
+@dataclass(slots=True, eq=False)
 class WriteBuilder:
-    def __init__(
-        self,
-        owner: str,
-        clock: ServerClock,
-        model: ModelSlot,
-        policy: FlushPolicy,
-    ) -> None:
-        self._owner = owner
-        self._clock = clock
-        self._model = model
-        self.policy = policy
+    owner: str
+    clock: ServerClock
+    model: ModelSlot
+    policy: FlushPolicy
 
     def calls(self, job: Job) -> list[Call]:
         """The calls to send now: the unacknowledged bodies, and the end if it may follow."""
@@ -68,8 +60,8 @@ class WriteBuilder:
             size += len(job.log.written[stop])
             stop += 1
         if end and not job.log.acknowledged and job.outputs.tokens:
-            job.times.send_first_token(self._clock.now_ms())
-        claim = job.claim(self._owner)
+            job.times.send_first_token(self.clock.now_ms())
+        claim = job.claim(self.owner)
         return [
             calls.append(
                 job.shard,
@@ -83,14 +75,14 @@ class WriteBuilder:
         ]
 
     def _end(self, job: Job) -> Call:
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         if job.request.stream and job.outputs.tokens:  # published with the end at the latest
             job.times.send_first_token(now_ms)
             if job.times.timing.last_token_ms is not None:
                 job.times.set("last_token_ms", now_ms)
-        served = self._model.current
+        served = self.model.current
         result = job.result(served.facts.of_result() if served is not None else {}, now_ms)
-        claim = job.claim(self._owner)
+        claim = job.claim(self.owner)
         if job.end.letter is not None:
             return calls.dead_letter(
                 job.shard,

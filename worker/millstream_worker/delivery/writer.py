@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import structlog
 from redis.exceptions import RedisError
@@ -30,48 +31,39 @@ _IDLE_S = 1.0
 _LONGEST_PAUSE_S = 2.0
 
 
+@dataclass(slots=True, eq=False)
 class Writer:
-    def __init__(
-        self,
-        consumer: Consumer,
-        table: JobTable,
-        clock: ServerClock,
-        builder: WriteBuilder,
-        reply_handler: ReplyHandler,
-        watch: LoopWatch,
-    ) -> None:
-        self._outage = consumer.outage
-        self._redis = consumer.redis
-        self._table = table
-        self._clock = clock
-        self._builder = builder
-        self._reply_handler = reply_handler
-        self._watch = watch
-        self._refused = False  # the server, which answers, refused the last round
-        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        self._stopping = False
+    consumer: Consumer
+    table: JobTable
+    clock: ServerClock
+    builder: WriteBuilder
+    reply_handler: ReplyHandler
+    watch: LoopWatch
+    _refused: bool = False  # the server, which answers, refused the last round
+    _backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S))
+    _stopping: bool = False
 
     async def run(self) -> None:
         """Write until `stop`."""
-        with self._watch:
+        with self.watch:
             while not self._stopping:
                 await self._wait()
                 await self.write(self._due())
 
     def stop(self) -> None:
         self._stopping = True
-        self._table.to_write.set()
+        self.table.to_write.set()
 
     async def write_all(self) -> None:
         """Write everything once, before the worker ends."""
-        await self.write([job for job in self._table if not job.phase.is_being_read])
+        await self.write([job for job in self.table if not job.phase.is_being_read])
 
     async def write(self, jobs: Sequence[Job]) -> None:
         """One round for these jobs, sent in parts of MOST_BYTES."""
         planned: list[tuple[Job, list[Call]]] = []
         size = 0
         for job in jobs:
-            batch = self._builder.calls(job) if self._table.holds(job) else []
+            batch = self.builder.calls(job) if self.table.holds(job) else []
             if batch:
                 planned.append((job, batch))
                 size += size_of(batch)
@@ -82,27 +74,29 @@ class Writer:
             await self._send(planned)
 
     async def _send(self, planned: Sequence[tuple[Job, Sequence[Call]]]) -> None:
-        self._watch.turn()
+        self.watch.turn()
         try:
-            replies = await calls.run_many(self._redis, [call for _, batch in planned for call in batch])
+            replies = await calls.run_many(
+                self.consumer.redis, [call for _, batch in planned for call in batch]
+            )
         except (RedisError, OSError) as error:
             replies = [error] * sum(len(batch) for _, batch in planned)
         pause_s = self._next_pause(replies)
         place = 0
         for job, batch in planned:
             for reply in replies[place : place + len(batch)]:
-                self._reply_handler.take(job, reply, pause_s)
+                self.reply_handler.take(job, reply, pause_s)
             place += len(batch)
 
     async def _wait(self) -> None:
-        self._watch.turn()
-        timeout = self._builder.policy.streamed_s if len(self._table) else _IDLE_S
-        await within(self._table.to_write, timeout)
-        self._table.to_write.clear()
+        self.watch.turn()
+        timeout = self.builder.policy.streamed_s if len(self.table) else _IDLE_S
+        await within(self.table.to_write, timeout)
+        self.table.to_write.clear()
 
     def _due(self) -> list[Job]:
-        now, now_ms = time.monotonic(), self._clock.now_ms()
-        return [job for job in self._table if now >= job.log.not_before and self._is_due(job, now, now_ms)]
+        now, now_ms = time.monotonic(), self.clock.now_ms()
+        return [job for job in self.table if now >= job.log.not_before and self._is_due(job, now, now_ms)]
 
     def _is_due(self, job: Job, now: float, now_ms: int) -> bool:
         if job.phase.is_being_read:
@@ -111,7 +105,7 @@ class Writer:
             return True
         deadline_ms = job.request.deadline_ms
         if deadline_ms is not None and now_ms >= deadline_ms:
-            self._table.conclude(job, State.EXPIRED)
+            self.table.conclude(job, State.EXPIRED)
             return True
         return now >= job.log.next_flush or (
             job.request.stream and job.outputs.unlogged_tokens >= FLUSH_STEPS
@@ -126,7 +120,7 @@ class Writer:
             self._backoff.reset()
             return 0.0
         if is_outage(trouble):
-            self._outage.failed(doing="writing tokens; they are kept here", error=str(trouble))
+            self.consumer.outage.failed(doing="writing tokens; they are kept here", error=str(trouble))
         elif not self._refused:
             self._refused = True
             _log.warning("server does not take writes; tokens are kept here", error=str(trouble))

@@ -1,6 +1,4 @@
-"""`python -m millstream_worker.engine --fd N`: an engine for the front that holds the other end of socket
-N.
-"""
+"""`python -m millstream_worker.engine --fd N`: an engine for the front at the other end of socket N."""
 
 from __future__ import annotations
 

@@ -71,17 +71,13 @@ def _print_speeds(eager: Eager, line: Callable[[str], None]) -> None:
 
 
 def _print_each(speeds: Iterator[Speed], line: Callable[[str], None]) -> None:
-    for speed in _while_memory_lasts(speeds, line):
-        share = "" if speed.share is None else f"{speed.share:8.0%} of the bound"
-        rate = f"{speed.rate / 1e9:,.1f} G{speed.unit}/s"
-        line(f"  {speed.what:<44}{speed.seconds * 1e6:>12,.0f} us{rate:>18}{share}")
-
-
-def _while_memory_lasts(speeds: Iterator[Speed], line: Callable[[str], None]) -> Iterator[Speed]:
     import torch
 
     try:
-        yield from speeds
+        for speed in speeds:
+            share = "" if speed.share is None else f"{speed.share:8.0%} of the bound"
+            rate = f"{speed.rate / 1e9:,.1f} G{speed.unit}/s"
+            line(f"  {speed.what:<44}{speed.seconds * 1e6:>12,.0f} us{rate:>18}{share}")
     except (MemoryError, torch.OutOfMemoryError) as error:
         line(f"  not measured: {error}")
 

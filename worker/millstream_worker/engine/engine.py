@@ -7,7 +7,7 @@ import functools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from millstream_worker.engine.answer_checks import AnswerChecks
@@ -38,6 +38,7 @@ class Later:
     work: Callable[[float], None]  # called with the mean seconds of a step
 
 
+@dataclass(slots=True, eq=False)
 class Engine(Generic[H]):
     """Iteration-level batching: after each step finished rows leave and waiting rows join.
 
@@ -46,57 +47,50 @@ class Engine(Generic[H]):
     when the tokens before it are known: its forward runs meanwhile.
     """
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        runner: StepRunner[H],
-        *,
-        depth: int = 0,
-        later: Later | None = None,
-        grammars: GrammarThread | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.scheduler = scheduler
-        self.runner = runner
-        self._depth = depth
-        self._later = later
-        self._grammars = grammars
-        self._checks = None if grammars is None else AnswerChecks(grammars)
-        self._clock = clock
-        self._busy_s = 0.0
-        self._steps = 0
-        self._in_flight: deque[H] = deque()
-        self._unsampled: H | None = None  # the last of those
+    scheduler: Scheduler
+    runner: StepRunner[H]
+    _: KW_ONLY
+    depth: int = 0
+    later: Later | None = None
+    grammars: GrammarThread | None = None
+    clock: Callable[[], float] = time.monotonic
+    _checks: AnswerChecks | None = None
+    _busy_s: float = 0.0
+    _steps: int = 0
+    _in_flight: deque[H] = field(default_factory=deque)
+    _unsampled: H | None = None  # the last of those
+
+    def __post_init__(self) -> None:
+        if self.grammars is not None:
+            self._checks = AnswerChecks(self.grammars)
 
     @property
     def idle(self) -> bool:
-        return not (self._in_flight or self._grammars or self._checks) and self.scheduler.idle
+        return not (self._in_flight or self.grammars or self._checks) and self.scheduler.idle
 
     def add(self, request: EngineRequest) -> Refused | None:
         """Take a request into the waiting rows; a refusal names the field that can never fit. One with a
         grammar waits for that to be compiled, see `take_compiled`.
         """
         if request.grammar is None:
-            return self.scheduler.add(request, self._clock())
+            return self.scheduler.add(request, self.clock())
         if (refused := self.scheduler.refuse(request)) is not None:
             return refused
-        if self._grammars is None:
+        if self.grammars is None:
             return Refused(request.handle, request.grammar.field, "this engine has no grammars")
-        self._grammars.put(request)
+        self.grammars.put(request)
         return None
 
     def take_compiled(self) -> list[Compiled | Refused]:
-        """Take requests whose grammars are compiled into the waiting rows; returns these, and those that are
-        refused.
-        """
+        """Take requests whose grammars are compiled into the waiting rows; returns these, and refusals."""
         reports: list[Compiled | Refused] = []
-        for done in self._grammars.take() if self._grammars else ():
+        for done in self.grammars.take() if self.grammars else ():
             if isinstance(done.matchers, Refused):
                 reports.append(done.matchers)
                 continue
             if self._checks is not None:
                 self._checks.watch(done.request, done.matchers)
-            self.scheduler.add(done.request, self._clock(), done.matchers)
+            self.scheduler.add(done.request, self.clock(), done.matchers)
             self.abort(done.aborted)
             reports.append(Compiled(done.request.handle, done.waited_s))
         return reports
@@ -110,8 +104,8 @@ class Engine(Generic[H]):
     def abort(self, handles: Iterable[int]) -> None:
         handles = tuple(handles)
         self.scheduler.abort(handles)
-        if self._grammars is not None and self._checks is not None:
-            self._grammars.abort(handles)
+        if self.grammars is not None and self._checks is not None:
+            self.grammars.abort(handles)
             self._checks.abort(handles)
 
     def step(self) -> Step | None:
@@ -121,7 +115,7 @@ class Engine(Generic[H]):
             step = self.report(self.scheduler.take_finished())
             return step if step.finished else None
         sampled = self.runner.settle(self._in_flight.popleft())
-        step = self._counted(self.scheduler.settle(sampled, self._clock()))
+        step = self._counted(self.scheduler.settle(sampled, self.clock()))
         if self._unsampled is not None:
             handle, self._unsampled = self._unsampled, None
             self.runner.sample(handle, self.scheduler.masks())
@@ -131,31 +125,29 @@ class Engine(Generic[H]):
 
     def take_due(self) -> Callable[[], None] | None:
         """Work that is due, once, between two steps; not while an interactive row runs or waits."""
-        later = self._later
+        later = self.later
         if later is None or self._busy_s < later.busy_s or self._in_flight or self.scheduler.interactive:
             return None
-        self._later = None
+        self.later = None
         return functools.partial(later.work, self._busy_s / self._steps)
 
     def report(self, finished: list[tuple[int, str]] | None = None) -> Step:
-        """A step without tokens: for its statistics, and for choices that had ended before they
-        arrived here.
-        """
+        """A step without tokens: for its statistics, and for choices that had ended before they came here."""
         return self._counted(Step([], [], finished or [], [], [], self.scheduler.stats()))
 
     def _counted(self, step: Step) -> Step:
         """With the statistics of grammars, and the ends that they release, if there are any."""
-        if self._grammars is None or self._checks is None:
+        if self.grammars is None or self._checks is None:
             return step
         finished, misfits = self._checks.released(step.finished)
         over = {handle for handle, _ in finished}
         held = [handle for handle, reason in step.finished if reason == "stop" and handle not in over]
-        stats = self._grammars.counted(step.stats)
+        stats = self.grammars.counted(step.stats)
         return step._replace(finished=finished, misfits=misfits, held=held, stats=stats)
 
     def _launch_ahead(self) -> None:
-        while len(self._in_flight) <= self._depth:
-            plan = self.scheduler.plan(self._clock())
+        while len(self._in_flight) <= self.depth:
+            plan = self.scheduler.plan(self.clock())
             if plan is None:
                 return
             handle = self.runner.forward(plan)

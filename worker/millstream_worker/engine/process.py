@@ -50,8 +50,17 @@ def serve(
     """
     progress = Progress()
     ended = threading.Event()
-    given = (channel, progress, ended, leave, beat_s)
-    beat = threading.Thread(target=_beat, args=given, name="beat", daemon=True)
+
+    def tell_of_life() -> None:
+        forsaken = 0  # consecutive beats
+        while not ended.wait(beat_s):
+            forsaken = forsaken + 1 if channel.gone else 0
+            if forsaken > 1:
+                leave(0)
+                return
+            channel.send(progress.beat())
+
+    beat = threading.Thread(target=tell_of_life, name="beat", daemon=True)
     beat.start()
     try:
         engine = _load(channel, build, progress)
@@ -135,19 +144,3 @@ def _take(channel: Channel, engine: Engine[Any], frame: Frame) -> None:
             engine.abort(handles)
         case _:
             raise AssertionError(f"the front does not send {type(frame).__name__}")
-
-
-def _beat(
-    channel: Channel,
-    progress: Progress,
-    ended: threading.Event,
-    leave: Callable[[int], object],
-    beat_s: float,
-) -> None:
-    forsaken = 0  # consecutive beats
-    while not ended.wait(beat_s):
-        forsaken = forsaken + 1 if channel.gone else 0
-        if forsaken > 1:
-            leave(0)
-            return
-        channel.send(progress.beat())

@@ -77,9 +77,7 @@ class EngineLink:
 
     @classmethod
     async def start(cls, argv: Sequence[str], config: EngineConfig) -> EngineLink:
-        """Start `argv` with `--fd N` and send it its configuration. Raises OSError if it cannot be
-        started.
-        """
+        """Start `argv` with `--fd N`, and send its configuration. Raises OSError if it cannot be started."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -165,13 +163,10 @@ class EngineLink:
     async def stop(self, grace_s: float) -> Exit:
         """Stop the engine; kill it after `grace_s`."""
         self.send(Stop())
-        return await self._ended(grace_s)
+        return await self.reap(grace_s)
 
-    async def reap(self) -> Exit:
+    async def reap(self, grace_s: float = _EXIT_S) -> Exit:
         """After the end of `frames()`: wait for the process to exit; kill it if it does not."""
-        return await self._ended(_EXIT_S)
-
-    async def _ended(self, grace_s: float) -> Exit:
         try:
             async with asyncio.timeout(grace_s):  # wait_for may swallow a cancellation (Python 3.11)
                 await self._process.wait()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass
 
 import structlog
 from redis.exceptions import RedisError
@@ -37,32 +38,23 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 
 
+@dataclass(slots=True, eq=False)
 class Quarantine:
     """`read` prepares a job."""
 
-    def __init__(
-        self,
-        consumer: Consumer,
-        table: JobTable,
-        queue: EngineQueue,
-        metrics: Metrics,
-        watch: LoopWatch,
-        *,
-        read: Callable[[Job], Awaitable[None]],
-    ) -> None:
-        self._redis = consumer.redis
-        self._owner = consumer.name
-        self._table = table
-        self._queue = queue
-        self._metrics = metrics
-        self._watch = watch
-        self._read = read
-        self._reader: asyncio.Task[None] | None = None  # that waits for a thread
-        self._stopping = False
+    consumer: Consumer
+    table: JobTable
+    queue: EngineQueue
+    metrics: Metrics
+    watch: LoopWatch
+    _: KW_ONLY
+    read: Callable[[Job], Awaitable[None]]
+    _reader: asyncio.Task[None] | None = None  # that waits for a thread
+    _stopping: bool = False
 
     def stop(self) -> None:
         self._stopping = True
-        self._queue.isolation_changed.notify()
+        self.queue.isolation_changed.notify()
         if self._reader is not None:
             self._reader.cancel()
 
@@ -70,16 +62,16 @@ class Quarantine:
         """Until `stop`: a suspect that runs then is released by the drain, and nobody waits for the thread
         that is reading it.
         """
-        with self._watch:
+        with self.watch:
             while not self._stopping:
-                job = self._queue.try_isolate()
+                job = self.queue.try_isolate()
                 if job is None:
                     await self._change()
                     continue
                 await self._run_isolated(job)
                 if not self._stopping:
-                    self._queue.end_isolation()
-                    self._table.changed.notify()  # others are read again
+                    self.queue.end_isolation()
+                    self.table.changed.notify()  # others are read again
 
     async def _run_isolated(self, job: Job) -> None:
         _log.info(
@@ -92,53 +84,49 @@ class Quarantine:
         if proved and await self._record(job, alone=True):
             if job.phase is JobPhase.UNREAD:
                 self._reader = asyncio.current_task()
-                await self._read(job)
+                await self.read(job)
                 self._reader = None
-            if self._queue.awaits_isolated_run(job):
-                self._queue.hand_over_isolated(job)
-        while self._table.holds(job) and (job.phase.has_ended or self._queue.computes(job)):
+            if self.queue.awaits_isolated_run(job):
+                self.queue.hand_over_isolated(job)
+        while self.table.holds(job) and (job.phase.has_ended or self.queue.computes(job)):
             if self._stopping:
                 return
             await self._change()
-        if proved and self._table.holds(job):
+        if proved and self.table.holds(job):
             await self._record(job, alone=False)
 
     async def _proved(self, job: Job) -> bool:
-        """Wait until the engine has computed something: with one that never works any suspect would look
-        guilty.
-        """
-        while not self._queue.try_prove_engine():
-            if self._stopping or not self._queue.awaits_isolated_run(job):
+        """Wait until the engine has computed something: with one that never works all would look guilty."""
+        while not self.queue.try_prove_engine():
+            if self._stopping or not self.queue.awaits_isolated_run(job):
                 return False
             await self._change()
         return True
 
     async def _record(self, job: Job, *, alone: bool) -> bool:
-        """Repeat until the server has replied. False: the job is no longer ours, or there is no engine to run
-        it.
-        """
+        """Repeat until the server has replied. False: the job is not ours any more, or has no engine."""
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        while not self._stopping and self._table.holds(job) and not job.phase.has_ended:
-            if alone and not self._queue.awaits_isolated_run(job):
+        while not self._stopping and self.table.holds(job) and not job.phase.has_ended:
+            if alone and not self.queue.awaits_isolated_run(job):
                 return False
-            self._watch.turn()
+            self.watch.turn()
             try:
-                outcome = await calls.run(self._redis, self._call(job, alone))
+                outcome = await calls.run(self.consumer.redis, self._call(job, alone))
             except (RedisError, OSError) as error:
                 self._refused(job, error)
                 await backoff.pause()
                 continue
-            if outcome is EndOutcome.FENCED and self._table.holds(job):
+            if outcome is EndOutcome.FENCED and self.table.holds(job):
                 _log.warning("job belongs to another attempt now", job_id=job.id, attempt=job.attempt.number)
-                self._metrics.fenced.inc()
-                self._table.drop(job)
+                self.metrics.fenced.inc()
+                self.table.drop(job)
             return outcome is EndOutcome.OK
         return False
 
     def _call(self, job: Job, alone: bool) -> calls.ScriptCall[EndOutcome]:
         return calls.isolate(
             job.shard,
-            job.claim(self._owner),
+            job.claim(self.consumer.name),
             alone=alone,
             died=job.attempt.losses,
             died_alone=job.attempt.losses_alone,
@@ -149,8 +137,8 @@ class Quarantine:
         job.log.refusals = job.log.refusals + 1 if is_damage(error) else 0
         if job.log.refusals >= MOST_REFUSALS:
             message = f"the job's keys are damaged: {error}"
-            self._table.conclude(job, State.FAILED, ErrorInfo(code="keys_damaged", message=message))
+            self.table.conclude(job, State.FAILED, ErrorInfo(code="keys_damaged", message=message))
 
     async def _change(self) -> None:
-        self._watch.turn()
-        await self._queue.isolation_changed.wait(_LOOK_S)
+        self.watch.turn()
+        await self.queue.isolation_changed.wait(_LOOK_S)

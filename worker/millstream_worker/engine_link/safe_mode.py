@@ -18,8 +18,7 @@ _SAFE = {
 
 
 class SafeMode:
-    """`config`: of the next engine. `reasons`: one for each step down. `device`: the last engine's, once it
-    is known."""
+    """`config`: of the next engine. `reasons`: for each step down. `device`: the last engine's, if known."""
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import structlog
@@ -92,41 +92,36 @@ class Unusable(Exception):
     """
 
 
+@dataclass(slots=True, eq=False)
 class Supervisor:
     """`failed` is set, and `failure` says why, when no engine will be started any more."""
 
-    def __init__(
-        self,
-        launch: EngineLaunch,
-        engine: EnginePort,
-        queue: EngineQueue,
-        callbacks: EngineCallbacks,
-        watch: LoopWatch,
-        limits: EngineLimits,
-    ) -> None:
-        self.failed = asyncio.Event()
-        self.failure = ""
-        self._argv = launch.argv
-        self._safe_mode = SafeMode(launch.config)
-        self._engine = engine
-        self._queue = queue
-        self._callbacks = callbacks
-        self._watch = watch
-        self._limits = limits
-        self._link: EngineLink | None = None
-        self._stopping = asyncio.Event()
-        self._deaths = 0  # in a row, without a step between them
-        self._aside = False  # it does its own work (compiles, say)
-        self._last_words: LastWords | None = None
-        self._tried: Tried | None = None  # last, by an engine that starts
+    launch: EngineLaunch
+    engine: EnginePort
+    queue: EngineQueue
+    callbacks: EngineCallbacks
+    watch: LoopWatch
+    limits: EngineLimits
+    failed: asyncio.Event = field(default_factory=asyncio.Event)
+    failure: str = ""
+    _safe_mode: SafeMode = field(init=False)
+    _link: EngineLink | None = None
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    _deaths: int = 0  # in a row, without a step between them
+    _aside: bool = False  # it does its own work (compiles, say)
+    _last_words: LastWords | None = None
+    _tried: Tried | None = None  # last, by an engine that starts
+
+    def __post_init__(self) -> None:
+        self._safe_mode = SafeMode(self.launch.config)
 
     async def run(self) -> None:
         """Runs engines until `stop`, or until starting another engine makes no sense."""
-        with self._watch:
+        with self.watch:
             while not self._stopping.is_set() and not self.failed.is_set():
                 await self._run_one()
                 if not self._stopping.is_set() and not self.failed.is_set():
-                    await self._pause()
+                    await within(self._stopping, doubled(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, self._deaths))
 
     async def stop(self, grace_s: float) -> None:
         """Stop the engine; kill it after `grace_s`."""
@@ -142,26 +137,26 @@ class Supervisor:
     async def _run_one(self) -> None:
         self._aside, self._last_words, self._tried = False, None, None
         try:
-            self._link = link = await EngineLink.start(self._argv, self._safe_mode.config)
+            self._link = link = await EngineLink.start(self.launch.argv, self._safe_mode.config)
         except OSError as error:
-            self._fail(f"the engine process {self._argv[0]!r} cannot be started: {error}")
+            self._fail(f"the engine process {self.launch.argv[0]!r} cannot be started: {error}")
             return
         _log.info("engine started", pid=link.pid)
-        self._callbacks.loading(STARTING_ENGINE)
+        self.callbacks.loading(STARTING_ENGINE)
         if self._stopping.is_set():  # by a `stop` that came before there was anything to stop
             link.kill()
         try:
             async for frame in link.frames():
-                self._watch.turn()
+                self.watch.turn()
                 await self._take(link, frame)
-            self._engine.unplug()
-            self._callbacks.gone()
+            self.engine.unplug()
+            self.callbacks.gone()
             exit_ = await link.reap()
         except BaseException:  # also cancelled: the worker ends by an error, and takes its engine along
             link.abandon()
             raise
         self._link = None
-        lost = self._queue.engine_lost()
+        lost = self.queue.engine_lost()
         if not self._stopping.is_set() and not self.failed.is_set():
             self._died(str(exit_), lost)
 
@@ -170,17 +165,17 @@ class Supervisor:
             case Step():
                 self._aside = False
                 if frame.tokens or frame.finished:
-                    self._queue.engine_worked()
+                    self.queue.engine_worked()
                 if frame.tokens:
                     self._deaths = 0
-                    self._watch.succeed()
-                self._callbacks.stepped(frame)
+                    self.watch.succeed()
+                self.callbacks.stepped(frame)
             case Refused(handle):
-                self._queue.engine_refused(handle)
-                self._callbacks.refused(frame)
+                self.queue.engine_refused(handle)
+                self.callbacks.refused(frame)
             case Compiled():
-                self._callbacks.compiled(frame)
-            case Beat("step" | "loading" as phase, seconds) if seconds > self._limits.progress_timeout_s:
+                self.callbacks.compiled(frame)
+            case Beat("step" | "loading" as phase, seconds) if seconds > self.limits.progress_timeout_s:
                 _log.error("engine makes no progress; it is killed", phase=phase, seconds=round(seconds))
                 link.kill()
             case LastWords(message, fault):
@@ -189,18 +184,18 @@ class Supervisor:
             case Silence(seconds) if seconds >= self._longest_silence_s:
                 _log.error("engine sends nothing; it is killed", silent_s=round(seconds))
                 link.kill()
-            case LoadProgress(message) if self._engine.up:
+            case LoadProgress(message) if self.engine.up:
                 self._aside = True
                 _log.info("engine pauses", step=message)
             case LoadProgress(message):
                 self._tried = frame.tried or self._tried
                 if frame.is_step:
                     _log.info("engine loading", step=message, seconds=round(link.age_s, 1))
-                    self._callbacks.loading(message)
+                    self.callbacks.loading(message)
                 else:
                     _log.info("engine found", fact=message, seconds=round(link.age_s, 1))
             case Found(model, digest):
-                await self._usable(link, self._callbacks.found(model, digest))
+                await self._usable(link, self.callbacks.found(model, digest))
             case Ready(info):
                 self._tried = None
                 self._safe_mode.device = info.device
@@ -212,9 +207,9 @@ class Supervisor:
     @property
     def _longest_silence_s(self) -> float:
         """Until it is ready, importing and reading weights may delay its beats."""
-        if self._engine.up:
-            return self._limits.silence_timeout_s
-        return max(self._limits.silence_timeout_s, self._limits.progress_timeout_s)
+        if self.engine.up:
+            return self.limits.silence_timeout_s
+        return max(self.limits.silence_timeout_s, self.limits.progress_timeout_s)
 
     async def _ready(self, link: EngineLink, info: EngineInfo) -> None:
         _log.info(
@@ -226,10 +221,10 @@ class Supervisor:
             self_check=info.self_check,
             fallbacks=info.fallbacks,
         )
-        self._callbacks.loading(READING_TOKENIZER)
-        if await self._usable(link, self._callbacks.ready(info)):
-            self._engine.plug(link)
-            self._queue.engine_ready()
+        self.callbacks.loading(READING_TOKENIZER)
+        if await self._usable(link, self.callbacks.ready(info)):
+            self.engine.plug(link)
+            self.queue.engine_ready()
 
     async def _usable(self, link: EngineLink, answer: Awaitable[None]) -> bool:
         try:
@@ -245,18 +240,15 @@ class Supervisor:
         how = f"{exit_}: {self._last_words.message}" if self._last_words else exit_
         fault = self._last_words.fault if self._last_words else Fault.NONE
         safer = (fault is not Fault.NONE or self._deaths > 1) and self._safe_mode.step_down(how, self._tried)
-        innocent = self._aside or not self._queue.engine_proved or (safer and fault is Fault.DEVICE)
+        innocent = self._aside or not self.queue.engine_proved or (safer and fault is Fault.DEVICE)
         charged = [] if innocent else lost
         _log.error("engine died", how=how, jobs=len(charged), deaths_in_a_row=self._deaths)
         if safer:
             _log.warning("the next engine is a safer, slower one", reason=self._safe_mode.reasons[-1])
-        self._callbacks.died(how, charged)
-        if self._deaths > self._limits.restarts:
+        self.callbacks.died(how, charged)
+        if self._deaths > self.limits.restarts:
             self._fail(f"the engine died {self._deaths} times in a row, the last time by {how}")
 
     def _fail(self, message: str) -> None:
         self.failure = message
         self.failed.set()
-
-    async def _pause(self) -> None:
-        await within(self._stopping, doubled(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, self._deaths))

@@ -4,7 +4,7 @@ becomes a failed result, never an exception.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 import structlog
 
@@ -29,51 +29,43 @@ _MOST_KEPT_BYTES = 8 * 2**20  # of messages that wait to be read; others are fet
 UNREADABLE = Request(token_ids=(0,))  # stands in for a payload that cannot be decoded
 
 
+@dataclass(slots=True, eq=False)
 class Admission:
-    def __init__(
-        self,
-        table: JobTable,
-        queue: EngineQueue,
-        preparer: JobPreparer,
-        limits: AttemptLimits,
-        lookup: CachedResults,
-        *,
-        log_payloads: bool,
-    ) -> None:
-        self._table = table
-        self._queue = queue
-        self._preparer = preparer
-        self._limits = limits
-        self._lookup = lookup
-        self._log_payloads = log_payloads
+    table: JobTable
+    queue: EngineQueue
+    preparer: JobPreparer
+    limits: AttemptLimits
+    lookup: CachedResults
+    _: KW_ONLY
+    log_payloads: bool
 
     async def admit(self, shard: ShardKeys, entry: LaneEntry, started: StartReply) -> None:
         attempt = JobAttempt(started.attempt, started.died, started.died_alone, started.seed)
-        attempt.alone = attempt.died >= self._limits.max_died
+        attempt.alone = attempt.died >= self.limits.max_died
         job = Job(shard, entry, attempt, JobInput(UNREADABLE), JobTimes(timing_of(started)))
         given_up = self._given_up(job)
         if given_up is not None:
             job.conclude(State.FAILED, given_up, letter=given_up.code)
-            self._preparer.recall(job, started)
+            self.preparer.recall(job, started)
         elif job.attempt.alone:
             job.input.put_off = started
-            self._preparer.recall(job, started)
+            self.preparer.recall(job, started)
         elif size_of(job, started) > _BESIDE_BYTES and job.entry.version in TAKEN:
-            with self._queue.no_isolation(), self._preparer.net.around(job):  # a part of it
+            with self.queue.no_isolation(), self.preparer.net.around(job):  # a part of it
                 await self._put_off(job, started)
         else:
-            with self._queue.no_isolation():
-                await self._preparer.prepare(job, started)
+            with self.queue.no_isolation():
+                await self.preparer.prepare(job, started)
         if started.cancelled:
             job.conclude(State.CANCELLED)
-        shows = self._log_payloads and job.phase is not JobPhase.UNREAD
+        shows = self.log_payloads and job.phase is not JobPhase.UNREAD
         shown = {"request": job.request.model_dump(exclude_defaults=True)} if shows else {}
         tokens = len(job.input.prompt)
         _log.debug("job started", job_id=job.id, attempt=attempt.number, prompt_tokens=tokens, **shown)
         forget_input(job)
-        self._table.take(job)
+        self.table.take(job)
         if job.phase is JobPhase.LOOKING_UP:
-            self._lookup.add(job)
+            self.lookup.add(job)
 
     async def _put_off(self, job: Job, started: StartReply) -> None:
         """Hold the job unread; LongJobReader prepares it later. Until then only its tenant and the output of
@@ -84,7 +76,7 @@ class Admission:
         outlined = await in_thread(outline, job.entry.payload)
         if outlined is not None:
             job.input.request = outlined.request
-        kept = sum(len(other.entry.payload) for other in self._table.to_read())
+        kept = sum(len(other.entry.payload) for other in self.table.to_read())
         if kept + len(job.entry.payload) > _MOST_KEPT_BYTES:
             job.entry = replace(job.entry, payload=b"")
 
@@ -95,21 +87,21 @@ class Admission:
         """
         assert job.input.put_off is not None, "it was read before"
         started, job.input.put_off = job.input.put_off, None
-        await self._preparer.prepare(job, started)
+        await self.preparer.prepare(job, started)
         forget_input(job)
         if job.rows:  # the rows have the output of earlier attempts
             job.outputs.earlier = ()
         if job.phase is JobPhase.LOOKING_UP:
-            self._lookup.add(job)
-        if job.phase.has_ended and self._table.holds(job):
-            self._table.conclude(job, job.end.state)
+            self.lookup.add(job)
+        if job.phase.has_ended and self.table.holds(job):
+            self.table.conclude(job, job.end.state)
 
     def _given_up(self, job: Job) -> ErrorInfo | None:
         """Decided before the payload is read: reading it may be what kills workers."""
         counts = f"{job.attempt.died} times computing this job, {job.attempt.died_alone} times alone with it"
-        if job.attempt.died_alone >= self._limits.max_died_alone:
+        if job.attempt.died_alone >= self.limits.max_died_alone:
             return ErrorInfo(code="engine_died", message=f"engines or workers died {counts}")
-        if job.attempt.number - job.attempt.died > self._limits.max_attempts:  # deaths beside others: no
+        if job.attempt.number - job.attempt.died > self.limits.max_attempts:  # deaths beside others: no
             message = f"given up at attempt {job.attempt.number}; engines or workers died {counts}"
             return ErrorInfo(code="too_many_attempts", message=message)
         return None

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from redis.exceptions import RedisError
 
@@ -25,27 +26,19 @@ from millstream_worker.observe.watchdog import LoopWatch
 _IDLE_S = 1.0
 
 
+@dataclass(slots=True, eq=False)
 class CachedResults:
     """All jobs that have come since the last one are looked for in one round trip a shard."""
 
-    def __init__(
-        self,
-        consumer: Consumer,
-        table: JobTable,
-        queue: EngineQueue,
-        clock: ServerClock,
-        net: Net,
-        watch: LoopWatch,
-    ) -> None:
-        self._redis = consumer.redis
-        self._table = table
-        self._queue = queue
-        self._clock = clock
-        self._net = net
-        self._watch = watch
-        self._jobs: list[Job] = []
-        self._came = asyncio.Event()
-        self._stopping = False
+    consumer: Consumer
+    table: JobTable
+    queue: EngineQueue
+    clock: ServerClock
+    net: Net
+    watch: LoopWatch
+    _jobs: list[Job] = field(default_factory=list)
+    _came: asyncio.Event = field(default_factory=asyncio.Event)
+    _stopping: bool = False
 
     def add(self, job: Job) -> None:
         """Look for the result of a job that is LOOKING_UP."""
@@ -57,20 +50,20 @@ class CachedResults:
         self._came.set()
 
     async def run(self) -> None:
-        with self._watch:
+        with self.watch:
             while not self._stopping:
-                self._watch.turn()
+                self.watch.turn()
                 await within(self._came, _IDLE_S)
                 self._came.clear()
                 jobs, self._jobs = self._jobs, []
-                for shard in dict.fromkeys(job.shard for job in (*jobs, *self._queue.not_begun())):
+                for shard in dict.fromkeys(job.shard for job in (*jobs, *self.queue.followers.not_begun())):
                     await self._look(shard, [job for job in jobs if job.shard == shard])
 
     async def _look(self, shard: ShardKeys, jobs: Sequence[Job]) -> None:
         asked = [job for job in jobs if not self._is_answered_here(job)]
-        self._queue.hand_over()
+        self.queue.hand_over()
         # Another worker may have kept an answer to these since they came.
-        waiting = [job for job in self._queue.not_begun() if job.shard == shard]
+        waiting = [job for job in self.queue.followers.not_begun() if job.shard == shard]
         if await self._ask(shard, asked, waiting):
             await self._ask(shard, waiting)
 
@@ -78,8 +71,8 @@ class CachedResults:
         """By a job that has ended and is not written yet, or by one in the engine, which it will follow. Only
         the others have to be looked for: what has left the worker is written.
         """
-        answer = self._table.answers.of(job)
-        if not answer and not self._queue.has_leader_for(job):
+        answer = self.table.answers.of(job)
+        if not answer and not self.queue.has_leader_for(job):
             return False
         self._settle(job, answer)
         return True
@@ -87,7 +80,7 @@ class CachedResults:
     async def _ask(self, shard: ShardKeys, jobs: Sequence[Job], waiting: Sequence[Job] = ()) -> bool:
         """Settle these jobs. Whether there is an answer to one of those that wait."""
         try:
-            async with self._redis.pipeline(transaction=False) as pipeline:
+            async with self.consumer.redis.pipeline(transaction=False) as pipeline:
                 for job in jobs:
                     pipeline.hget(shard.cached(job.input.cache_key.hex()), "result")
                 if waiting:
@@ -97,7 +90,7 @@ class CachedResults:
             found = [None] * (len(jobs) + 1)  # they are computed
         for job, data in zip(jobs, found[: len(jobs)], strict=True):
             self._settle(job, data)
-        self._queue.hand_over()
+        self.queue.hand_over()
         return bool(waiting and found[-1])
 
     def _settle(self, job: Job, data: bytes | None) -> None:
@@ -105,20 +98,20 @@ class CachedResults:
         is_new = job.phase is JobPhase.LOOKING_UP
         if is_new:
             job.move(JobPhase.READY)
-        if not takes_answer(job) or not self._table.holds(job):
+        if not takes_answer(job) or not self.table.holds(job):
             return
-        answered = self._answered((*self._queue.followers_of(job), job), data) if data else []
+        answered = self._answered((*self.queue.followers.of(job), job), data) if data else []
         if is_new and data is None:
-            self._net.metrics.cache_misses.inc()
+            self.net.metrics.cache_misses.inc()
         for one in answered:
-            self._net.metrics.cache_hits.inc()
-            one.times.set("last_token_ms", self._clock.now_ms())
-            self._table.conclude(one, State.COMPLETED)
+            self.net.metrics.cache_hits.inc()
+            one.times.set("last_token_ms", self.clock.now_ms())
+            self.table.conclude(one, State.COMPLETED)
 
     def _answered(self, jobs: Sequence[Job], data: bytes) -> list[Job]:
         """Those that have taken the kept result. None takes a damaged one: they are computed."""
         answered: list[Job] = []
-        with self._net.around_kept(jobs[-1]):
+        with self.net.around_kept(jobs[-1]):
             choices = codec.decode(Result, data, 2 * MOST_KEPT_BYTES).choices
             for job in jobs:
                 adopt(job, choices)

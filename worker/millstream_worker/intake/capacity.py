@@ -4,6 +4,8 @@ look-ahead. Other work stays in Redis, where other workers find it.
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass, field
+
 from millstream_worker.engine.protocol.outputs import EngineStats
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.served_model import ModelSlot
@@ -13,31 +15,24 @@ _LOOK_AGAIN_S = 1.0
 _WEIGHT = 0.05  # of the newest prompt in the running mean
 
 
+@dataclass(slots=True, eq=False)
 class Capacity:
     """`stats`: of the engine's last step; all zero without an engine. `lookahead`: jobs held beyond those in
     the batch. `shards`: number of shards, which share the room.
     """
 
-    def __init__(
-        self,
-        table: JobTable,
-        queue: EngineQueue,
-        model: ModelSlot,
-        *,
-        lookahead: int,
-        shards: int = 1,
-    ) -> None:
-        self._table = table
-        self._queue = queue
-        self._model = model
-        self._lookahead = lookahead
-        self._shards = shards
-        self.stats = EngineStats()
-        self._typical_tokens = 256.0  # prompt tokens of recent jobs, running mean
+    table: JobTable
+    queue: EngineQueue
+    model: ModelSlot
+    _: KW_ONLY
+    lookahead: int
+    shards: int = 1
+    stats: EngineStats = field(default_factory=EngineStats)
+    _typical_tokens: float = 256.0  # prompt tokens of recent jobs, running mean
 
     def update(self, stats: EngineStats) -> None:
         self.stats = stats
-        self._table.changed.notify()
+        self.table.changed.notify()
 
     def learn(self, prompt_tokens: int) -> None:
         self._typical_tokens += _WEIGHT * (prompt_tokens - self._typical_tokens)
@@ -45,17 +40,17 @@ class Capacity:
     @property
     def flooded(self) -> bool:
         """The waiting inputs would fill the KV pool."""
-        served = self._model.current
-        return served is None or self._table.waiting_tokens >= served.info.token_capacity
+        served = self.model.current
+        return served is None or self.table.waiting_tokens >= served.info.token_capacity
 
     def room(self) -> int:
         """Number of jobs; 0 without an engine, or while a suspect is held."""
-        if not self._queue.engine.up or self._table.has_suspect or self.flooded:
+        if not self.queue.engine.up or self.table.has_suspect or self.flooded:
             return 0
         blocks = self.stats.blocks_free + self.stats.blocks_cached
-        typical_blocks = self._typical_tokens // self._model.get().info.block_size + 1
+        typical_blocks = self._typical_tokens // self.model.get().info.block_size + 1
         fits = min(self.stats.free_rows, int(blocks // typical_blocks))
-        return max(0, fits + self._lookahead - self._table.waiting_rows)
+        return max(0, fits + self.lookahead - self.table.waiting_rows)
 
     async def wait_share(self) -> int:
         """One shard's share of the room, at least 1 if there is any. Waits a while for a change if there is
@@ -63,6 +58,6 @@ class Capacity:
         """
         room = self.room()
         if not room:
-            await self._table.changed.wait(_LOOK_AGAIN_S)
+            await self.table.changed.wait(_LOOK_AGAIN_S)
             room = self.room()
-        return max(1, room // self._shards) if room else 0
+        return max(1, room // self.shards) if room else 0

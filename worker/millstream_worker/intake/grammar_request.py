@@ -1,6 +1,4 @@
-"""Determines the form of a job's answer: its grammar for the engine, the thought before it, and calls of
-tools in it.
-"""
+"""Determines the form of a job's answer: its grammar for the engine, its thought, and calls of tools."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ def grammar_of(
 
 
 def thought_start(request: Request, prompt: Sequence[int], text: TextModel) -> ThoughtStart:
-    """Returns where the answer stands with its thought. Only the thoughts of a chat are separated from the
-    text.
-    """
+    """Returns where the answer stands with its thought. Only a chat's are separated from the text."""
     if request.messages is None or text.think is None:
         return ThoughtStart.NONE
     return thought_in(request) or text.thought_start(prompt)
@@ -67,7 +63,7 @@ def tool_call_mode(request: Request, job_id: str) -> ToolCallMode | None:
 
 def _tools(request: Request, text: TextModel) -> GrammarSpec:
     assert request.tools is not None, "there are none to call"
-    if request.calling == "auto" and not text.template.writes_calls:
+    if request.calling == "auto" and not text.template.known.writes_calls:
         raise InvalidRequest(
             "tool_choice",
             "auto",

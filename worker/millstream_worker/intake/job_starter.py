@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from uuid import uuid4
 
 import structlog
@@ -35,30 +36,22 @@ _LONGEST_PAUSE_S = 2.0
 _LOOK_S = 0.5  # between two checks whether the worker is stopping
 
 
+@dataclass(slots=True, eq=False)
 class JobStarter:
     """Passes started jobs to `admission`. `refused` is called when the shard serves another model than this
     worker's.
     """
 
-    def __init__(
-        self,
-        consumer: Consumer,
-        table: JobTable,
-        queue: EngineQueue,
-        admission: Admission,
-        model: ModelSlot,
-        refused: Callable[[], None],
-    ) -> None:
-        self._outage = consumer.outage
-        self._unstarted = FailureLog("jobs not started yet")
-        self._damage = FailureLog("keys of jobs are damaged; the jobs are left alone", level="error")
-        self._redis = consumer.redis
-        self._owner = consumer.name
-        self._table = table
-        self._queue = queue
-        self._admission = admission
-        self._model = model
-        self._refused = refused
+    consumer: Consumer
+    table: JobTable
+    queue: EngineQueue
+    admission: Admission
+    model: ModelSlot
+    refused: Callable[[], None]
+    _unstarted: FailureLog = field(default_factory=lambda: FailureLog("jobs not started yet"))
+    _damage: FailureLog = field(
+        default_factory=lambda: FailureLog("keys of jobs are damaged; the jobs are left alone", level="error")
+    )
 
     async def take(
         self, shard: ShardKeys, entries: Sequence[LaneEntry], stopping: Callable[[], bool]
@@ -68,13 +61,13 @@ class JobStarter:
         then are released. At maxmemory one is forced if no job of this shard runs here, so that a server full
         of waiting jobs empties itself.
         """
-        self._table.expect(shard, entries)  # tokenizing many long inputs takes longer than a lease
+        self.table.expect(shard, entries)  # tokenizing many long inputs takes longer than a lease
         try:
             known = [entry for entry in entries if not _is_foreign(entry)]
             await self._start_all(shard, known, stopping)
             return await self._leave_foreign(shard, entries)
         finally:
-            self._table.expect_no_more(shard, entries)
+            self.table.expect_no_more(shard, entries)
 
     async def _start_all(
         self, shard: ShardKeys, entries: Sequence[LaneEntry], stopping: Callable[[], bool]
@@ -101,12 +94,12 @@ class JobStarter:
         return foreign
 
     async def leave(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
-        """Release entries that were never started. If that fails, others take them over when they are
-        overdue.
-        """
-        release = [calls.release(shard, entry.claim(self._owner), lane=entry.lane) for entry in entries]
+        """Release entries that were never started. Where that fails, others take them over when overdue."""
+        release = [
+            calls.release(shard, entry.claim(self.consumer.name), lane=entry.lane) for entry in entries
+        ]
         try:
-            await calls.run_many(self._redis, release)
+            await calls.run_many(self.consumer.redis, release)
         except (RedisError, OSError) as error:
             _log.warning("entries not released", entries=len(entries), error=str(error))
 
@@ -118,20 +111,20 @@ class JobStarter:
         stopping: Callable[[], bool],
     ) -> list[LaneEntry]:
         """Returns the entries that have to be started again."""
-        idle = not any(job.shard == shard for job in self._table)  # other shards may be on other nodes
+        idle = not any(job.shard == shard for job in self.table)  # other shards may be on other nodes
         starts = [
             calls.start(
                 shard,
-                entry.claim(self._owner),
+                entry.claim(self.consumer.name),
                 lane=entry.lane,
                 nonce=nonces[entry.entry_id],
-                model_digest=self._model.get().info.digest,
+                model_digest=self.model.get().info.digest,
                 force_at_maxmemory=idle and entry is entries[0],
             )
             for entry in entries
         ]
         try:
-            replies = await calls.run_many(self._redis, starts)
+            replies = await calls.run_many(self.consumer.redis, starts)
         except (RedisError, OSError) as error:
             self._not_started(len(entries), error)
             return list(entries)
@@ -142,51 +135,51 @@ class JobStarter:
                 await self._fail_unreadable(shard, entry, reply)
             elif isinstance(reply, Exception) and is_damage(reply):
                 self._damage.failed(of_job=entry.job_id, error=str(reply))
-                self._table.expect_no_more(shard, [entry])
+                self.table.expect_no_more(shard, [entry])
             elif isinstance(reply, Exception):
                 again.append((entry, reply))
             elif reply.served:
                 others.append(entry)
             elif reply.started and await self._may_read(stopping):
-                await self._admission.admit(shard, entry, reply)
+                await self.admission.admit(shard, entry, reply)
                 await self._let_engine_read(stopping)
             elif reply.started:
                 again.append((entry, None))  # the worker stops: it is released
         if others:
             await self.leave(shard, others)
-            self._refused()
+            self.refused()
             await asyncio.sleep(_LOOK_S)  # they are free at once, also for this worker
         if len(again) == len(entries) and again[0][1] is not None:
             self._not_started(len(again), again[0][1])
         return [entry for entry, _ in again]
 
     def _not_started(self, jobs: int, error: Exception) -> None:
-        trouble = self._outage if is_outage(error) else self._unstarted
+        trouble = self.consumer.outage if is_outage(error) else self._unstarted
         trouble.failed(doing="start of jobs", jobs=jobs, error=str(error))
 
     async def _fail_unreadable(self, shard: ShardKeys, entry: LaneEntry, error: ProtocolError) -> None:
         """It was started, but the log in the reply is invalid."""
         try:
-            record = await read_job(self._redis, shard, entry.job_id)
+            record = await read_job(self.consumer.redis, shard, entry.job_id)
         except (RedisError, OSError, ProtocolError):
             return  # the entry is pending with us: the reader finds it again
-        if record is not None and record.owner == self._owner:
+        if record is not None and record.owner == self.consumer.name:
             attempt = JobAttempt(record.attempt, record.died)
             job = Job(shard, entry, attempt, JobInput(UNREADABLE), JobTimes(timing_of(record)))
             fail(job, "log_damaged", str(error))
-            self._table.take(job)
+            self.table.take(job)
 
     async def _may_read(self, stopping: Callable[[], bool]) -> bool:
         """Wait while a suspect runs isolated. False if the worker stops before."""
-        while self._queue.isolated is not None:
+        while self.queue.isolated is not None:
             if stopping():
                 return False
-            await self._table.changed.wait(_LOOK_S)
+            await self.table.changed.wait(_LOOK_S)
         return True
 
     async def _let_engine_read(self, stopping: Callable[[], bool]) -> None:
         """Wait while the engine is far behind; one that hangs does not delay a drain."""
-        while not stopping() and not await self._queue.engine.writable(_LOOK_S):
+        while not stopping() and not await self.queue.engine.writable(_LOOK_S):
             continue
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import structlog
@@ -34,40 +34,23 @@ _LONGEST_PAUSE_S = 2.0
 _Row = tuple[str, bytes, Any]  # lane, id and fields of an entry
 
 
-@dataclass(frozen=True, slots=True)
-class ReadTimes:
-    """`block_s`: how long a read of empty lanes blocks. `look_s`: seconds between two comparisons of our
-    pending list with the held entries.
+@dataclass(slots=True, eq=False)
+class LaneReader:
+    """`held` returns the entries that this worker knows to be pending with it. `block_s`: how long a read of
+    empty lanes blocks. `look_s`: seconds between two comparisons of our pending list with the held entries.
+    `max_dead` bounds the dead letters kept for entries that are no jobs.
     """
 
+    consumer: Consumer
+    shard: ShardKeys
+    held: Callable[[], Collection[tuple[ShardKeys, str, str]]]
+    _: KW_ONLY
     block_s: float
     look_s: float
-
-
-class LaneReader:
-    """`held` returns the entries that this worker knows to be pending with it. `max_dead` bounds the dead
-    letters kept for entries that are no jobs.
-    """
-
-    def __init__(
-        self,
-        consumer: Consumer,
-        shard: ShardKeys,
-        held: Callable[[], Collection[tuple[ShardKeys, str, str]]],
-        times: ReadTimes,
-        max_dead: int,
-    ) -> None:
-        self._outage = consumer.outage
-        self.shard = shard
-        self._redis = consumer.redis
-        self._owner = consumer.name
-        self._held = held
-        self._block_ms = int(times.block_s * 1000)
-        self._look_s = times.look_s
-        self._max_dead = max_dead
-        self._ungrouped = False  # the lanes or their groups were deleted
-        self._next_look = 0.0  # monotonic seconds: the next check of our own pending list for unseen entries
-        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+    max_dead: int
+    _ungrouped: bool = False  # the lanes or their groups were deleted
+    _next_look: float = 0.0  # monotonic seconds: the next check of our own pending list for unseen entries
+    _backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S))
 
     @property
     def trouble(self) -> bool:
@@ -80,11 +63,11 @@ class LaneReader:
         """
         try:
             if self._ungrouped:
-                await calls.run(self._redis, calls.join(self.shard))
+                await calls.run(self.consumer.redis, calls.join(self.shard))
                 self._ungrouped = False
             if time.monotonic() >= self._next_look:
                 found = await self._unseen()
-                self._next_look = time.monotonic() + self._look_s
+                self._next_look = time.monotonic() + self.look_s
                 if found:
                     return found
             entries = await self._read(min(room, _MOST_ENTRIES))
@@ -97,12 +80,12 @@ class LaneReader:
 
     async def is_empty(self) -> bool:
         """No entry is undelivered, and no job is parked or waits for a retry."""
-        if await self._redis.zcard(self.shard.delayed):
+        if await self.consumer.redis.zcard(self.shard.delayed):
             return False
         for lane in LANES:
-            if await self._redis.zcard(self.shard.parked(lane)):
+            if await self.consumer.redis.zcard(self.shard.parked(lane)):
                 return False
-            if await first_unread(self._redis, self.shard.lane(lane)) is not None:
+            if await first_unread(self.consumer.redis, self.shard.lane(lane)) is not None:
                 return False
         return True
 
@@ -111,16 +94,18 @@ class LaneReader:
             return await self._entries(delivered)
         # Only a wake-up, so one of each lane: entries are taken by bytes.
         everywhere = dict.fromkeys(self.shard.lanes, ">")
-        streams = await self._redis.xreadgroup(GROUP, self._owner, everywhere, count=1, block=self._block_ms)
+        streams = await self.consumer.redis.xreadgroup(
+            GROUP, self.consumer.name, everywhere, count=1, block=int(self.block_s * 1000)
+        )
         lanes = {self.shard.lane(lane).encode(): lane for lane in LANES}
         woken_by = [(lanes[key], *row) for key, rows in streams for row in rows]
-        if woken_by and count > len(woken_by) and not self._held():  # an idle engine takes the burst
+        if woken_by and count > len(woken_by) and not self.held():  # an idle engine takes the burst
             woken_by += await self._take(count - len(woken_by))
         return await self._entries(woken_by)
 
     async def _take(self, count: int) -> list[_Row]:
-        call = calls.take(self.shard, owner=self._owner, max_entries=count, max_bytes=_MOST_BYTES)
-        delivered = await calls.run(self._redis, call)
+        call = calls.take(self.shard, owner=self.consumer.name, max_entries=count, max_bytes=_MOST_BYTES)
+        delivered = await calls.run(self.consumer.redis, call)
         return [(one.lane, one.entry_id, one.fields) for one in delivered]
 
     async def _entries(self, rows: Sequence[_Row]) -> list[LaneEntry]:
@@ -133,46 +118,37 @@ class LaneReader:
             return calls.lane_entry(lane, entry_id, fields)
         except ProtocolError as error:  # nobody waits for a result; a dead letter is kept
             _log.warning("entry is not a job", lane=lane, entry_id=entry_id.decode(), error=str(error))
-            await self._discard(lane, entry_id.decode(), str(error))
+            discard = calls.discard(
+                self.shard,
+                lane=lane,
+                owner=self.consumer.name,
+                entry_id=entry_id.decode(),
+                reason=str(error),
+                max_dead=self.max_dead,
+            )
+            await calls.run(self.consumer.redis, discard)
             return None
-
-    async def _discard(self, lane: str, entry_id: str, reason: str) -> None:
-        call = calls.discard(
-            self.shard,
-            lane=lane,
-            owner=self._owner,
-            entry_id=entry_id,
-            reason=reason,
-            max_dead=self._max_dead,
-        )
-        await calls.run(self._redis, call)
 
     async def _unseen(self) -> list[LaneEntry]:
         """Entries pending with us but not held: delivered by a reply that never arrived."""
-        found, held = [], self._held()
+        found: list[LaneEntry] = []
+        redis, held = self.consumer.redis, self.held()
         for lane in LANES:
-            start = "-"
-            while page := await self._own_page(lane, start):
+            key, start = self.shard.lane(lane), "-"
+            while page := await redis.xpending_range(
+                key, GROUP, min=start, max="+", count=_PAGE, consumername=self.consumer.name
+            ):
                 ids = [row["message_id"] for row in page]
                 for entry_id in ids:
                     if (self.shard, lane, entry_id.decode()) not in held:
-                        found += await self._payload(lane, entry_id)
+                        rows = await redis.xrange(key, entry_id, entry_id)
+                        found += await self._entries([(lane, *row) for row in rows])
                 start = "(" + ids[-1].decode()
         return found
 
-    async def _payload(self, lane: str, entry_id: bytes) -> list[LaneEntry]:
-        rows = await self._redis.xrange(self.shard.lane(lane), entry_id, entry_id)
-        return await self._entries([(lane, *row) for row in rows])
-
-    async def _own_page(self, lane: str, start: str) -> Sequence[Mapping[str, Any]]:
-        rows: Sequence[Mapping[str, Any]] = await self._redis.xpending_range(
-            self.shard.lane(lane), GROUP, min=start, max="+", count=_PAGE, consumername=self._owner
-        )
-        return rows
-
     async def _recover(self, error: Exception) -> None:
         if is_outage(error):
-            self._outage.failed(doing="reading the queue", error=str(error))
+            self.consumer.outage.failed(doing="reading the queue", error=str(error))
         elif not self._backoff.failures:
             _log.warning("queue cannot be read", error=str(error))
         self._ungrouped = self._ungrouped or "NOGROUP" in str(error)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from redis.exceptions import RedisError
 
@@ -34,36 +34,28 @@ _LOOK_S = 1.0  # between two turns; work wakes it sooner
 _PAUSE_S = 0.5
 
 
+@dataclass(slots=True, eq=False)
 class LongJobReader:
     """`read` prepares a job."""
 
-    def __init__(
-        self,
-        consumer: Consumer,
-        table: JobTable,
-        queue: EngineQueue,
-        capacity: Capacity,
-        watch: LoopWatch,
-        *,
-        read: Callable[[Job], Awaitable[None]],
-    ) -> None:
-        self._outage = consumer.outage
-        self._unread = FailureLog("long jobs not read yet")
-        self._redis = consumer.redis
-        self._table = table
-        self._queue = queue
-        self._capacity = capacity
-        self._watch = watch
-        self._read = read
-        self._being_read: list[Job] = []
-        self._readers: set[asyncio.Task[None] | None] = set()  # waiting for a thread
-        self._turns: dict[str, int] = {}  # per tenant with jobs here: the higher, the later its last turn
-        self._turn = 0
-        self._stopping = False
+    consumer: Consumer
+    table: JobTable
+    queue: EngineQueue
+    capacity: Capacity
+    watch: LoopWatch
+    _: KW_ONLY
+    read: Callable[[Job], Awaitable[None]]
+    _unread: FailureLog = field(default_factory=lambda: FailureLog("long jobs not read yet"))
+    _being_read: list[Job] = field(default_factory=list)
+    _readers: set[asyncio.Task[None] | None] = field(default_factory=set)  # waiting for a thread
+    # per tenant with jobs here: the higher, the later its last turn
+    _turns: dict[str, int] = field(default_factory=dict)
+    _turn: int = 0
+    _stopping: bool = False
 
     def stop(self) -> None:
         self._stopping = True
-        self._table.changed.notify()
+        self.table.changed.notify()
         for reader in filter(None, self._readers):
             reader.cancel()
 
@@ -71,29 +63,29 @@ class LongJobReader:
         """Until `stop`: unread jobs are then released by the drain, and nobody waits for the threads that are
         reading.
         """
-        with self._watch:
+        with self.watch:
             async with asyncio.TaskGroup() as group:
                 for _ in range(_AT_ONCE):
                     group.create_task(self._read_on(), name="reading")
 
     async def _read_on(self) -> None:
         while not self._stopping:
-            self._watch.turn()
+            self.watch.turn()
             job = self._next()
             if job is None:
-                await self._changed()
+                await self.table.changed.wait(_LOOK_S)
                 continue
             self._being_read.append(job)
             try:
                 await self._give_turn(job)
             finally:
                 self._being_read.remove(job)
-                self._table.changed.notify()
+                self.table.changed.notify()
 
     def _next(self) -> Job | None:
-        if self._queue.isolated is not None or self._capacity.flooded:
+        if self.queue.isolated is not None or self.capacity.flooded:
             return None
-        waiting = [job for job in self._table.to_read() if job not in self._being_read]
+        waiting = [job for job in self.table.to_read() if job not in self._being_read]
         tenants = {job.request.tenant for job in (*waiting, *self._being_read)}
         known = {tenant: turn for tenant, turn in self._turns.items() if tenant in tenants}
         first = min(known.values(), default=self._turn)  # new tenants do not overtake others
@@ -119,36 +111,33 @@ class LongJobReader:
     async def _give_turn(self, job: Job) -> None:
         if not job.entry.payload and not await self._fetch(job):
             return
-        if job.phase is not JobPhase.UNREAD or not self._table.holds(job):
+        if job.phase is not JobPhase.UNREAD or not self.table.holds(job):
             return
         reader = asyncio.current_task()
         self._readers.add(reader)
         try:
-            with self._queue.no_isolation():
-                await self._read(job)
+            with self.queue.no_isolation():
+                await self.read(job)
         finally:
             self._readers.discard(reader)
-        self._queue.hand_over()
+        self.queue.hand_over()
 
     async def _fetch(self, job: Job) -> bool:
         """Fetch the message again. False: it is not needed any more, or it was deleted."""
-        while not self._stopping and self._table.holds(job) and job.phase is JobPhase.UNREAD:
-            self._watch.turn()
+        while not self._stopping and self.table.holds(job) and job.phase is JobPhase.UNREAD:
+            self.watch.turn()
             entry_id = job.entry.entry_id
             try:
-                rows = await self._redis.xrange(job.shard.lane(job.entry.lane), entry_id, entry_id)
+                rows = await self.consumer.redis.xrange(job.shard.lane(job.entry.lane), entry_id, entry_id)
             except (RedisError, OSError) as error:
-                trouble = self._outage if is_outage(error) else self._unread
+                trouble = self.consumer.outage if is_outage(error) else self._unread
                 trouble.failed(doing="reading of long jobs", of_job=job.id, error=str(error))
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            if not self._table.holds(job):
+            if not self.table.holds(job):
                 return False
             if rows:
                 job.entry = replace(job.entry, payload=calls.lane_entry(job.entry.lane, *rows[0]).payload)
                 return True
-            self._table.conclude(job, State.FAILED, ENTRY_LOST)
+            self.table.conclude(job, State.FAILED, ENTRY_LOST)
         return False
-
-    async def _changed(self) -> None:
-        await self._table.changed.wait(_LOOK_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
 from redis.exceptions import RedisError
@@ -42,66 +42,58 @@ class ShardSource:
         return await self.overdue.take(self.shard, room) or await self.reader.read(room)
 
 
+@dataclass(slots=True, eq=False)
 class Intake:
     """One shard's loop. It ends by `stop`, never by being cancelled. In burst mode `empty` is set once there
     was nothing to do.
     """
 
-    def __init__(
-        self,
-        source: ShardSource,
-        starting: JobStarter,
-        capacity: Capacity,
-        table: JobTable,
-        watch: LoopWatch,
-        *,
-        burst: bool,
-    ) -> None:
-        self.empty = asyncio.Event()
-        self._source = source
-        self._starting = starting
-        self._capacity = capacity
-        self._table = table
-        self._watch = watch
-        self._burst = burst
-        self._stopping = False
+    source: ShardSource
+    starting: JobStarter
+    capacity: Capacity
+    table: JobTable
+    watch: LoopWatch
+    _: KW_ONLY
+    burst: bool
+    empty: asyncio.Event = field(default_factory=asyncio.Event)
+    _stopping: bool = False
 
     def stop(self) -> None:
         self._stopping = True
-        self._table.changed.notify()
+        self.table.changed.notify()
 
     async def run(self) -> None:
-        with self._watch:
+        with self.watch:
             while not self._stopping:
-                self._watch.turn()
-                room = await self._capacity.wait_share()
+                self.watch.turn()
+                room = await self.capacity.wait_share()
                 if room and not self._stopping:
                     await self._take_up_to(room)
 
     def _is_stopping(self) -> bool:
         """Called during long waits; so it counts as a turn of the loop, too."""
-        self._watch.turn()
+        self.watch.turn()
         return self._stopping
 
     async def _take_up_to(self, room: int) -> None:
-        shard = self._source.shard
-        entries = await self._source.take(room)
-        if self._source.reader.trouble:
-            self._watch.turn()
+        shard = self.source.shard
+        entries = await self.source.take(room)
+        if self.source.reader.trouble:
+            self.watch.turn()
         else:
-            self._watch.succeed()
+            self.watch.succeed()
         if entries and self._stopping:  # from the read that was blocking when the stop came
-            await self._starting.leave(shard, entries)
+            await self.starting.leave(shard, entries)
         elif entries:
             self.empty.clear()
-            foreign = await self._starting.take(shard, entries, self._is_stopping)
-            self._source.overdue.ignore(shard, foreign)
-        elif self._burst and not len(self._table):
+            foreign = await self.starting.take(shard, entries, self._is_stopping)
+            self.source.overdue.ignore(shard, foreign)
+        elif self.burst and not len(self.table):
             await self._look_whether_empty()
 
     async def _look_whether_empty(self) -> None:
         try:
-            if await self._source.reader.is_empty():
+            if await self.source.reader.is_empty():
                 self.empty.set()
         except (RedisError, OSError):
             return  # the next read meets the same error, and waits

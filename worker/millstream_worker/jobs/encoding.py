@@ -7,15 +7,13 @@ alternatives take 6 KB, the bytes less than one. Everywhere `logprobs` is a list
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgpack
 
 from millstream.wire.messages import codec
-from millstream.wire.messages.choices import Choice, ChoiceDelta
-from millstream.wire.messages.job_messages import ErrorInfo, State, Timing, Usage
-from millstream.wire.versions import FIRST_VERSION
+from millstream.wire.messages.job_messages import Result
 
 Plain = dict[str, Any]
 _ALL = ("logprobs", "complete", "seed", "prompt_token_ids")
@@ -33,16 +31,9 @@ def token_logprob(fields: Plain, top: Sequence[Plain]) -> bytes:
 
 
 def least_logprob_bytes(top: int) -> int:
-    """Fewest bytes that `token_logprob` returns with `top` alternatives: ids of one byte, tokens without
-    text.
-    """
+    """Fewest bytes of a `token_logprob` with `top` alternatives: ids of one byte, tokens without text."""
     one = len(codec.pack(top_logprob(0, "", 0.0)))
     return one + (len(codec.pack("top")) + 1 + top * one if top else 0)
-
-
-def choice_delta(**fields: Any) -> Plain:
-    """`fields`: those of a ChoiceDelta, in any order."""
-    return _set(**{name: fields.get(name) for name in ChoiceDelta.model_fields})
 
 
 def delta(choices: Sequence[Plain]) -> bytes:
@@ -50,60 +41,26 @@ def delta(choices: Sequence[Plain]) -> bytes:
     return _with_choices({"choices": choices} if choices else {})
 
 
-def choice(**fields: Any) -> Plain:
-    """`fields`: those of a Choice, in any order."""
-    return _set(**{name: fields.get(name) for name in Choice.model_fields})
-
-
 def tool_call(own_id: str, name: str, arguments: str) -> Plain:
     return {"id": own_id, "function": {"name": name, "arguments": arguments}}
 
 
-def usage(**tokens: int) -> Plain:
-    """Numbers of tokens by their names in Usage."""
-    return {name: tokens[name] for name in Usage.model_fields if tokens.get(name)}
-
-
-def result(
-    *,
-    state: State,
-    choices: Sequence[Plain],
-    usage: Plain,
-    error: ErrorInfo | None,
-    timing: Timing,
-    facts: Mapping[str, str],
-    cached: bool,
-    attempts: int,
-    seed: int | None,
-    metadata: dict[str, str],
-    prompt_token_ids: Sequence[int] | None = None,
-    sampling: Plain | None = None,
-    version: int = FIRST_VERSION,
-) -> bytes:
-    """A job's result, as it is stored. `facts`: fields that say what computed it, by name."""
-    fields = _set(
-        version=None if version == FIRST_VERSION else version,
-        state=None if state is State.COMPLETED else state.value,
-        choices=choices,
-        usage=usage,
-        error=error and error.model_dump(exclude_defaults=True),
-        timing=timing.model_dump(exclude_defaults=True),
-        **facts,
-        cached=cached,
-        attempts=None if attempts == 1 else attempts,
-        seed=seed,
-        metadata=metadata,
-        prompt_token_ids=prompt_token_ids,
-        sampling=sampling,
-    )
-    return _with_choices(fields)
-
-
-def _set(**fields: Any) -> Plain:
-    """The fields that differ from their default, in the models' order. Of some only None is none: an empty
-    list of logprobs is that of no tokens, and a choice that is not `complete` says so.
+def part(kind: type[codec.Message], **fields: Any) -> Plain:
+    """The fields of a `kind` that differ from their default, in its order; `fields` are in any. Of some only
+    None is none: an empty list of logprobs is that of no tokens, and a choice that is not `complete` says so.
     """
-    return {name: value for name, value in fields.items() if value or (name in _ALL and value is not None)}
+    return {
+        name: value
+        for name, known in kind.model_fields.items()
+        if (value := fields.get(name)) != known.default and (value or (name in _ALL and value is not None))
+    }
+
+
+def result(**fields: Any) -> bytes:
+    """A job's result, as it is stored. `fields`: those of a Result, in any order."""
+    models = {name: fields[name] for name in ("error", "timing") if fields[name] is not None}
+    dumped = {name: model.model_dump(exclude_defaults=True) for name, model in models.items()}
+    return _with_choices(part(Result, **fields | dumped))
 
 
 def _with_choices(fields: Plain) -> bytes:

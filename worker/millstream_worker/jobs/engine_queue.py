@@ -71,7 +71,7 @@ class EngineQueue:
         self._must_prove = False  # that it works, before it gets jobs: one has died
         self._jobs: dict[Job, None] = {}  # all that were put and not withdrawn, in this order
         self._waiting: dict[Job, None] = {}  # those of them that the running engine was not given
-        self._followers = Followers()
+        self.followers = Followers()
         self._reading = 0  # payloads being read just now
         self._next_handle = 1
 
@@ -95,7 +95,7 @@ class EngineQueue:
         if not self.engine.up or self.isolated is not None or (self._must_prove and not self.engine_proved):
             return
         for job in [job for job in self._waiting if not job.attempt.alone and job.phase is JobPhase.READY]:
-            leader = self._followers.leader_for(job)
+            leader = self.followers.leader_for(job)
             if leader is None:
                 self._hand_to_engine(job)
             elif outranks(job, leader):
@@ -103,29 +103,15 @@ class EngineQueue:
                 self._hand_to_engine(job)
                 for one in left:
                     one.move(JobPhase.READY)
-                    self._followers.follow(one, job)
+                    self.followers.follow(one, job)
             else:
                 del self._waiting[job]
-                self._followers.follow(job, leader)
+                self.followers.follow(job, leader)
         self._notify()
-
-    @property
-    def leaders(self) -> list[Job]:
-        """Returns the jobs in the engine whose tokens others receive, too."""
-        return self._followers.leaders
-
-    def followers_of(self, leader: Job) -> list[Job]:
-        return self._followers.of(leader)
 
     def has_leader_for(self, job: Job) -> bool:
         """True if an equal job is in the engine, whose tokens this one gets when it is handed over."""
-        return self._followers.leader_for(job) not in (None, job)
-
-    def not_begun(self) -> list[Job]:
-        """Returns jobs in the engine that wait for their place in the batch, and may take another worker's
-        answer.
-        """
-        return self._followers.not_begun()
+        return self.followers.leader_for(job) not in (None, job)
 
     def engine_ready(self) -> None:
         """A new engine is ready. It has no jobs."""
@@ -161,7 +147,7 @@ class EngineQueue:
         lost = list({job.id: job for job, _ in self.rows.values()}.values())
         self._must_prove = True
         self.rows.clear()
-        for job in (*lost, *self._followers.clear()):
+        for job in (*lost, *self.followers.clear()):
             job.move(JobPhase.READY)
         self._waiting = dict(self._jobs)
         self._notify()
@@ -224,12 +210,12 @@ class EngineQueue:
         for handle in given:
             del self.rows[handle]
         self.engine.abort(given)
-        return self._followers.leave(job)
+        return self.followers.leave(job)
 
     def _hand_to_engine(self, job: Job) -> None:
         """Its handles were never used before by this worker."""
         del self._waiting[job]
-        self._followers.lead(job)
+        self.followers.lead(job)
         job.outputs.handle = self._next_handle
         job.move(JobPhase.QUEUED if job.input.grammar is None else JobPhase.COMPILING)
         self._next_handle += len(job.rows)

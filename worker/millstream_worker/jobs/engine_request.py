@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from millstream.wire.keys import LANES
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.jobs.job import Job
@@ -31,16 +33,10 @@ def engine_request(job: Job) -> EngineRequest:
 
 def sampling_of(job: Job) -> SamplingSpec:
     asked = job.request.sampling
-    return SamplingSpec(
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        top_k=asked.top_k,
-        min_p=asked.min_p,
-        repetition_penalty=asked.repetition_penalty,
-        presence_penalty=asked.presence_penalty,
-        frequency_penalty=asked.frequency_penalty,
+    shared = {name: getattr(asked, name) for name in SamplingSpec.__slots__ if hasattr(asked, name)}
+    return replace(
+        SamplingSpec(**shared),
         logit_bias=tuple(asked.logit_bias.items()),
-        min_tokens=asked.min_tokens,
         end_ids=job.input.end_ids,
         top_logprobs=asked.top_logprobs if asked.logprobs else None,
         seed=job.seed,

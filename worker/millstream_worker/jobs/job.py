@@ -119,7 +119,7 @@ class Job:
             usage=self.outputs.usage(len(self.input.prompt)),
             error=self.end.error,
             timing=self.times.timing,
-            facts=facts,
+            **facts,
             cached=self.outputs.cached,
             attempts=self.attempt.number,
             seed=self.seed if self.rows else None,  # unread, its own is not known

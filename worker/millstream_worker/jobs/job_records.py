@@ -8,7 +8,7 @@ from typing import Any
 
 from millstream.wire.messages import codec
 from millstream.wire.messages.choices import Choice
-from millstream.wire.messages.job_messages import ErrorInfo, Request, State, Timing
+from millstream.wire.messages.job_messages import ErrorInfo, Request, State, Timing, Usage
 from millstream.wire.messages.script_replies import StartReply
 from millstream_worker.engine.protocol.request import GrammarSpec, LimitSpec
 from millstream_worker.jobs import encoding
@@ -180,7 +180,8 @@ class JobOutputs:
 
     def usage(self, prompt_tokens: int) -> Plain:
         earlier = sum(len(choice.token_ids) for choice in self.earlier)
-        return encoding.usage(
+        return encoding.part(
+            Usage,
             prompt_tokens=prompt_tokens,
             cached_tokens=self.cached_tokens or 0,
             output_tokens=sum(row.logged for row in self.rows) + earlier,
@@ -193,4 +194,4 @@ def _plain(choice: Choice) -> Plain:
     fields = {name: getattr(choice, name) for name in Choice.model_fields}
     logprobs = [codec.encode(logprob) for logprob in choice.logprobs or ()] or None
     calls = [one.model_dump(exclude_defaults=True) for one in choice.tool_calls]
-    return encoding.choice(**fields | {"logprobs": logprobs, "tool_calls": calls})
+    return encoding.part(Choice, **fields | {"logprobs": logprobs, "tool_calls": calls})

@@ -205,7 +205,8 @@ class ChoiceOutput:
         text = self.fresh[: chars or 0]
         thought = "" if chars is None else self.fresh_thought
         ends = reason is not None
-        delta = encoding.choice_delta(
+        delta = encoding.part(
+            ChoiceDelta,
             index=self.index,
             token_ids=self.ids[self.logged : end],
             text=text,
@@ -229,7 +230,8 @@ class ChoiceOutput:
 
     def choice(self) -> Plain:
         """The choice in the result: the concatenation of all its deltas."""
-        return encoding.choice(
+        return encoding.part(
+            Choice,
             index=self.index,
             text="".join(self.parts),
             token_ids=self.ids[: self.logged],

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 import structlog
@@ -39,58 +39,51 @@ class Page:
     held: list[tuple[str, str]]
 
 
+@dataclass(slots=True, eq=False)
 class Leases:
-    def __init__(
-        self,
-        consumer: Consumer,
-        table: JobTable,
-        metrics: Metrics,
-        renew_s: float,
-        watch: LoopWatch | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._redis = consumer.redis
-        self._owner = consumer.name
-        self._table = table
-        self._metrics = metrics
-        self._renew_s = renew_s
-        self._watch = watch or LoopWatch("renewal", inf)
-        self._monotonic = monotonic
-        self._stopping = asyncio.Event()
-        self._outage = consumer.outage
-        self._damage = FailureLog("some leases cannot be renewed", level="error", monotonic=monotonic)
+    consumer: Consumer
+    table: JobTable
+    metrics: Metrics
+    renew_s: float
+    watch: LoopWatch = field(default_factory=lambda: LoopWatch("renewal", inf))
+    monotonic: Callable[[], float] = time.monotonic
+    _damage: FailureLog = field(init=False)
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._damage = FailureLog("some leases cannot be renewed", level="error", monotonic=self.monotonic)
 
     def stop(self) -> None:
         self._stopping.set()
 
     async def run(self) -> None:
         """Renew until `stop`, which comes when the worker holds nothing any more."""
-        due = self._monotonic() + self._renew_s
-        pause = self._renew_s
-        with self._watch:
+        due = self.monotonic() + self.renew_s
+        pause = self.renew_s
+        with self.watch:
             while not await within(self._stopping, pause):
                 renewed = await self._try_renew()
-                now = self._monotonic()
-                self._metrics.lease_lateness.set(max(0.0, now - due))
+                now = self.monotonic()
+                self.metrics.lease_lateness.set(max(0.0, now - due))
                 if renewed:
-                    due, pause = now + self._renew_s, self._renew_s
-                    self._watch.succeed()
+                    due, pause = now + self.renew_s, self.renew_s
+                    self.watch.succeed()
                 else:
-                    pause = jittered(min(_RETRY_S, self._renew_s))
-                    self._watch.turn()
+                    pause = jittered(min(_RETRY_S, self.renew_s))
+                    self.watch.turn()
 
     async def _try_renew(self) -> bool:
         try:
             await self.renew()
         except (RedisError, OSError) as error:
-            trouble = self._outage if is_outage(error) else self._damage
-            trouble.failed(doing="renewal of leases", jobs=len(self._table), error=str(error))
+            trouble = self.consumer.outage if is_outage(error) else self._damage
+            trouble.failed(doing="renewal of leases", jobs=len(self.table), error=str(error))
             return False
         return True
 
     async def renew(self) -> None:
         """Renew all leases once. Raises redis-py's errors if the server does not answer."""
-        jobs = list(self._table)
+        jobs = list(self.table)
         pages = self._pages()
         refused: list[tuple[Page, Exception]] = []
         for page, reply in zip(pages, await self._run(pages), strict=True):
@@ -113,14 +106,17 @@ class Leases:
 
     async def _run(self, pages: Sequence[Page]) -> list[RenewReply | Exception]:
         return await calls.run_many(
-            self._redis,
-            [calls.renew(page.shard, lane=page.lane, owner=self._owner, held=page.held) for page in pages],
+            self.consumer.redis,
+            [
+                calls.renew(page.shard, lane=page.lane, owner=self.consumer.name, held=page.held)
+                for page in pages
+            ],
         )
 
     def _pages(self) -> list[Page]:
         lanes: dict[tuple[ShardKeys, str], list[tuple[str, str]]] = defaultdict(list)
-        for (shard, lane, entry_id), job_id in self._table.entries().items():
-            job = self._table.get(job_id)
+        for (shard, lane, entry_id), job_id in self.table.entries().items():
+            job = self.table.get(job_id)
             if job is None or job.entry.entry_id == entry_id:  # else one is stale, and replies name ids only
                 lanes[shard, lane].append((job_id, entry_id))
         return [
@@ -133,14 +129,14 @@ class Leases:
         """`jobs`: those held when the request was sent."""
         lost, cancelled = set(reply.lost), set(reply.cancelled)
         for job in jobs:
-            if not self._table.holds(job) or job.phase.has_ended:
+            if not self.table.holds(job) or job.phase.has_ended:
                 continue  # it ends while the reply is on its way
             if job.id in lost:
                 _log.warning("lease lost", job_id=job.id, attempt=job.attempt.number)
-                self._metrics.fenced.inc()
-                self._table.drop(job)
+                self.metrics.fenced.inc()
+                self.table.drop(job)
             elif job.id in cancelled:
-                self._table.conclude(job, State.CANCELLED)
+                self.table.conclude(job, State.CANCELLED)
         for job_id in cancelled:
-            if self._table.get(job_id) is None:  # it is still becoming a job
-                self._table.cancel(job_id)
+            if self.table.get(job_id) is None:  # it is still becoming a job
+                self.table.cancel(job_id)

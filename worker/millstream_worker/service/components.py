@@ -26,7 +26,7 @@ from millstream_worker.intake.cached_results import CachedResults
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.intake.job_preparer import JobPreparer
 from millstream_worker.intake.job_starter import JobStarter
-from millstream_worker.intake.lanes import LaneReader, ReadTimes
+from millstream_worker.intake.lanes import LaneReader
 from millstream_worker.intake.long_job_reader import LongJobReader
 from millstream_worker.intake.loop import Intake, ShardSource
 from millstream_worker.intake.prepare_job import JobBounds
@@ -51,7 +51,7 @@ from millstream_worker.upkeep.lost_entries import LostEntries
 from millstream_worker.upkeep.maintenance import Maintenance
 from millstream_worker.upkeep.periodic_tasks import PeriodicTask, Upkeep, on_all
 from millstream_worker.upkeep.queue_metrics import QueueFigures
-from millstream_worker.upkeep.reclaim import LeaseTimes, Reclaimer
+from millstream_worker.upkeep.reclaim import Reclaimer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,14 +94,15 @@ def assemble(resources: Resources, info: QueueInfo, stop: StopSignal) -> Compone
     """Build all components. Nothing runs yet, and nothing is connected."""
     settings, consumer = resources.settings, resources.consumer
     metrics, clock, watch = resources.metrics, resources.clock, resources.watchdog.watch
-    shards = shards_of(settings.queue, info)
+    shards = info.shard_keys(settings.queue)
     limits = AttemptLimits(settings.max_attempts, settings.max_died, settings.max_died_alone)
     # the held jobs, and the engine
     engine, model = EnginePort(), ModelSlot(reads_defaults=settings.generation_config == "auto")
     queue = EngineQueue(engine)
     table = JobTable(queue)
     capacity = Capacity(table, queue, model, lookahead=settings.lookahead, shards=len(shards))
-    output = OutputProcessor(table, queue, clock, metrics, model, max_result_bytes=settings.max_result_bytes)
+    net = Net(metrics)
+    output = OutputProcessor(table, queue, clock, net, model, max_result_bytes=settings.max_result_bytes)
     blame = Blame(table, queue, limits)
     step_watch = watch("step")
     queue_model = QueueModel(
@@ -117,12 +118,11 @@ def assemble(resources: Resources, info: QueueInfo, stop: StopSignal) -> Compone
 
     # intake: from the lanes to prepared jobs
     bounds = JobBounds(settings.max_prompt_tokens, settings.max_output_tokens, settings.max_result_bytes)
-    net = Net(metrics)
     preparer = JobPreparer(model, capacity, bounds, net, keeps=bool(settings.result_cache))
     lookup = CachedResults(consumer, table, queue, clock, net, watch("lookup", 1.0))
     admission = Admission(table, queue, preparer, limits, lookup, log_payloads=settings.log_payloads)
     starting = JobStarter(consumer, table, queue, admission, model, refused)
-    reclaimer = Reclaimer(consumer, metrics, LeaseTimes(settings.lease_s, settings.renew_s))
+    reclaimer = Reclaimer(consumer, metrics, lease_s=settings.lease_s, renew_s=settings.renew_s)
     readers = [resources.endpoint.blocking(consumer.name, block_s=settings.block_s) for _ in shards]
     sources = [
         ShardSource(_lane_reader(resources, table, reader, shard), reclaimer)
@@ -175,11 +175,6 @@ def assemble(resources: Resources, info: QueueInfo, stop: StopSignal) -> Compone
     )
 
 
-def shards_of(queue: str, info: QueueInfo) -> list[ShardKeys]:
-    keys = info.keys(queue)
-    return [keys.shard(shard) for shard in range(info.shards)]
-
-
 def _engine_limits(settings: Settings) -> EngineLimits:
     return EngineLimits(settings.engine_restarts, settings.progress_timeout_s, settings.silence_timeout_s)
 
@@ -201,8 +196,14 @@ def _result_ttl_ms(settings: Settings) -> int:
 def _lane_reader(resources: Resources, table: JobTable, reader: Redis, shard: ShardKeys) -> LaneReader:
     settings = resources.settings
     consumer = replace(resources.consumer, redis=reader)
-    times = ReadTimes(settings.block_s, settings.renew_s)
-    return LaneReader(consumer, shard, table.entries, times, settings.max_dead)
+    return LaneReader(
+        consumer,
+        shard,
+        table.entries,
+        block_s=settings.block_s,
+        look_s=settings.renew_s,
+        max_dead=settings.max_dead,
+    )
 
 
 def _maintenance(resources: Resources, shards: Sequence[ShardKeys]) -> list[PeriodicTask]:

@@ -1,10 +1,9 @@
-"""Passes the engine process' reports to the components that act on them. The only place that publishes the
-served model.
-"""
+"""Passes the engine's reports to the components that act on them. Only this publishes the served model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from millstream_worker.delivery.output_processor import OutputProcessor
 from millstream_worker.engine.protocol.config import EngineInfo
@@ -19,58 +18,50 @@ from millstream_worker.service.queue_model import QueueModel
 from millstream_worker.text.model import TokenizerUnusable
 
 
+@dataclass(slots=True, eq=False)
 class EngineEvents:
     """The supervisor's EngineCallbacks."""
 
-    def __init__(
-        self,
-        model: ModelSlot,
-        queue_model: QueueModel,
-        output: OutputProcessor,
-        capacity: Capacity,
-        metrics: Metrics,
-        blame: Blame,
-    ) -> None:
-        self._model = model
-        self._queue_model = queue_model
-        self._output = output
-        self._capacity = capacity
-        self._metrics = metrics
-        self._blame = blame
+    model: ModelSlot
+    queue_model: QueueModel
+    output: OutputProcessor
+    capacity: Capacity
+    metrics: Metrics
+    blame: Blame
 
     def loading(self, step: str) -> None:
-        self._model.begin(step)
+        self.model.begin(step)
 
     async def found(self, model: str, digest: str) -> None:
         """Raises Unusable if the queue has another model."""
-        await self._queue_model.check(model, digest)
+        await self.queue_model.check(model, digest)
 
     async def ready(self, info: EngineInfo) -> None:
         """Raises Unusable if the queue has another model, or this one's tokenizer cannot be used."""
         try:
-            served = await self._model.load(info)
+            served = await self.model.load(info)
         except TokenizerUnusable as error:
             raise Unusable(str(error)) from error
-        await self._queue_model.record(info)  # last: who replaces a model can serve
-        self._metrics.engine_ready(info)
-        self._model.publish(served)
-        self._capacity.update(EngineStats(free_rows=info.max_rows, blocks_free=info.blocks))  # it is empty
+        await self.queue_model.record(info)  # last: who replaces a model can serve
+        self.metrics.engine_ready(info)
+        self.model.publish(served)
+        self.capacity.update(EngineStats(free_rows=info.max_rows, blocks_free=info.blocks))  # it is empty
 
     def stepped(self, step: Step) -> None:
-        self._output.step(step)
-        self._metrics.observe_step(step.stats)
-        self._capacity.update(step.stats)
+        self.output.step(step)
+        self.metrics.observe_step(step.stats)
+        self.capacity.update(step.stats)
 
     def refused(self, refused: Refused) -> None:
-        self._output.refused(refused)
+        self.output.refused(refused)
 
     def compiled(self, compiled: Compiled) -> None:
-        self._output.compiled(compiled)
+        self.output.compiled(compiled)
 
     def gone(self) -> None:
-        self._metrics.engine_gone()
-        self._capacity.update(EngineStats())  # no rows, no blocks
+        self.metrics.engine_gone()
+        self.capacity.update(EngineStats())  # no rows, no blocks
 
     def died(self, how: str, jobs: Sequence[Job]) -> None:
-        self._metrics.engine_restarts.inc()
-        self._blame.charge(jobs, how)
+        self.metrics.engine_restarts.inc()
+        self.blame.charge(jobs, how)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import structlog
 from redis.exceptions import RedisError
@@ -17,6 +18,7 @@ from millstream_worker.service.stop_signal import StopSignal
 _log = structlog.get_logger(__name__)
 _ENGINE_STOP_S = 5.0
 _PULSE_S = 1.0
+_LOOPS = ("supervisor", "writer", "leases", "reading", "lookup", "quarantine", "control", "upkeep")
 
 
 class QueueSession:
@@ -57,19 +59,9 @@ class QueueSession:
 
     def _start(self, group: asyncio.TaskGroup) -> dict[str, asyncio.Task[None]]:
         """Every component's loop, by name; those of the shards are "intake 0" and so on."""
-        components = self.components
-        loops = {
-            "supervisor": components.supervisor.run(),
-            "writer": components.writer.run(),
-            **{f"intake {shard}": intake.run() for shard, intake in enumerate(components.intakes)},
-            "leases": components.leases.run(),
-            "reading": components.reading.run(),
-            "lookup": components.lookup.run(),
-            "quarantine": components.quarantine.run(),
-            "control": components.control.run(),
-            "upkeep": components.upkeep.run(),
-        }
-        return {name: group.create_task(loop, name=name) for name, loop in loops.items()}
+        loops = {name: getattr(self.components, name) for name in _LOOPS}
+        loops |= {f"intake {shard}": intake for shard, intake in enumerate(self.components.intakes)}
+        return {name: group.create_task(loop.run(), name=name) for name, loop in loops.items()}
 
     async def _drain(self, tasks: dict[str, asyncio.Task[None]]) -> None:
         components = self.components
@@ -102,16 +94,11 @@ class QueueSession:
         components.reading.stop()
 
     async def _stop_all(self) -> None:
-        components = self.components
-        for intake in components.intakes:
-            intake.stop()
-        components.reading.stop()
-        components.quarantine.stop()
-        components.writer.stop()
-        components.lookup.stop()
-        components.leases.stop()
-        components.upkeep.stop()
-        await components.control.stop()
+        parts = self.components
+        stopped: list[Any] = [parts.reading, parts.quarantine, parts.writer, parts.lookup, parts.leases]
+        for part in (*parts.intakes, *stopped, parts.upkeep):
+            part.stop()
+        await parts.control.stop()
 
     def _watches(self) -> list[Coroutine[None, None, None]]:
         watches = [self._pulse(), self._end_on_failure(), self._resources.metrics.loop_gaps.watch()]

@@ -1,11 +1,10 @@
-"""The worker's reports about itself: its heartbeat, and a log line once a minute while it works. It knows no
-Redis.
-"""
+"""The worker's reports about itself: its heartbeat, and a log line a minute while it works. No Redis."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -46,39 +45,36 @@ class Rates:
         return round(rates[0], 1), round(rates[1], 1)
 
 
+@dataclass(slots=True, eq=False)
 class Report:
     """`draining` is set when the worker takes no more jobs; `keeps_results`: for equal requests."""
 
-    def __init__(
-        self,
-        name: str,
-        capacity: Capacity,
-        engine: EnginePort,
-        model: ModelSlot,
-        started_ms: int,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.draining = False
-        self.keeps_results = False
-        self._name = name
-        self._capacity = capacity
-        self._engine = engine
-        self._model = model
-        self._started_ms = started_ms
-        self._monotonic = monotonic
-        self._package = version()
-        now = monotonic()
+    name: str
+    capacity: Capacity
+    engine: EnginePort
+    model: ModelSlot
+    started_ms: int
+    monotonic: Callable[[], float] = time.monotonic
+    draining: bool = False
+    keeps_results: bool = False
+    _package: str = field(default_factory=version)
+    _of_beats: Rates = field(init=False)
+    _of_lines: Rates = field(init=False)
+    _next_line: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        now = self.monotonic()
         self._of_beats, self._of_lines = Rates(now), Rates(now)
         self._next_line = now + LINE_S
 
     def heartbeat(self) -> Heartbeat:
         """The next heartbeat; rates are means since the previous one."""
-        stats, served = self._capacity.stats, self._model.current
+        stats, served = self.capacity.stats, self.model.current
         info = served.info if served is not None else None
         block_size = info.block_size if info else 0
-        prompt_per_s, output_per_s = self._of_beats.take(stats, self._monotonic())
+        prompt_per_s, output_per_s = self._of_beats.take(stats, self.monotonic())
         return Heartbeat(
-            self._name,
+            self.name,
             token_capacity=info.token_capacity if info else 0,
             rows_running=stats.rows_running,
             rows_waiting=stats.rows_waiting,
@@ -91,8 +87,8 @@ class Report:
             prefix_queried=stats.prefix_queried_total,
             prefix_hit=stats.prefix_hit_total,
             state=self._state,
-            step="" if self._engine.up else self._model.step[:_LONGEST_STEP],
-            started_ms=self._started_ms,
+            step="" if self.engine.up else self.model.step[:_LONGEST_STEP],
+            started_ms=self.started_ms,
             package=self._package,
             keeps_results=int(self.keeps_results),
             **(served.facts.facts() if served else {}),
@@ -100,19 +96,19 @@ class Report:
 
     @property
     def _state(self) -> str:
-        if self._model.current is None:  # also where it is asked to end: nobody waits for it
+        if self.model.current is None:  # also where it is asked to end: nobody waits for it
             return LOADING
         if self.draining:
             return DRAINING
-        return SERVING if self._engine.up else STARTING
+        return SERVING if self.engine.up else STARTING
 
     def log_line(self) -> None:
         """Log a line once a minute, if anything was computed."""
-        now = self._monotonic()
+        now = self.monotonic()
         if now < self._next_line:
             return
         self._next_line = now + LINE_S
-        stats = self._capacity.stats
+        stats = self.capacity.stats
         prompt_per_s, output_per_s = self._of_lines.take(stats, now)
         if not (stats.rows_running or stats.grammars_waiting or prompt_per_s or output_per_s):
             return

@@ -28,7 +28,7 @@ from millstream_worker.observe.health import Health, HealthServer
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.server_check import ServerUnfit, check_server
 from millstream_worker.observe.watchdog import Watchdog, WatchdogThread
-from millstream_worker.service.components import Resources, shards_of
+from millstream_worker.service.components import Resources
 from millstream_worker.service.queue_session import QueueSession
 from millstream_worker.service.stop_signal import StopSignal
 from millstream_worker.settings import Settings
@@ -140,7 +140,7 @@ class Service:
         await self._clock.sync(redis)
         info = await open_queue(redis, settings.queue, shards=settings.shards, takes=TAKEN)
         await check_server(redis, settings.server_check)
-        for shard in shards_of(settings.queue, info):
+        for shard in info.shard_keys(settings.queue):
             self._loop_watch.turn()
             await calls.run(redis, calls.join(shard))
         return info

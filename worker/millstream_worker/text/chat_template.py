@@ -24,33 +24,22 @@ _MOST_CHARACTERS = 2**20  # of a template; those that are around have up to 50,0
 
 
 class ChatTemplate:
-    """`tokenizer`: one of transformers'."""
+    """`tokenizer`: one of transformers'. `known`: what the template knows."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._environment = TemplateEnvironment()
-        self._known = TemplateProbes(self._try)
+        self.known = TemplateProbes(self._try)
 
     @property
     def exists(self) -> bool:
         return bool(self._tokenizer.chat_template)
 
-    @property
-    def writes_calls(self) -> bool:
-        """It shows calls in the form that the grammar of tools has: so its model writes them by itself."""
-        return self._known.writes_calls
-
     def check(self) -> None:
         """Renders short conversations. Raises TemplateTooMuch if even these take too much."""
         if self.exists:
             self._try([QUESTION])
-            _ = self._known.knows_tools
-
-    def around_answer(self) -> tuple[str, str, str]:
-        """Short texts, as the template writes them: up to an answer that is asked for; up to an answer's text
-        in a conversation that goes on; and behind that.
-        """
-        return self._known.around_answer()
+            _ = self.known.knows_tools
 
     def render(self, request: Request, *, thinks: bool = False) -> str:
         """The text of the request's messages and tools, up to the answer. `thinks`: the model has tokens for
@@ -67,7 +56,7 @@ class ChatTemplate:
         variables = self._variables(request, thinks)
         if request.continue_final_message:
             messages = (*messages[:-1], marked(messages[-1]))
-        turns, tools = turns_of(messages, request.tools or (), self._known)
+        turns, tools = turns_of(messages, request.tools or (), self.known)
         text = self._checked_text(turns, tools, variables, request.add_generation_prompt)
         return cut_behind(text) if request.continue_final_message else text
 
@@ -76,7 +65,7 @@ class ChatTemplate:
         given = dict(request.chat_template_kwargs or {})
         if (effort := request.reasoning_effort) is None:
             return given
-        for name, value in self._known.effort(effort, thinks=thinks).items():
+        for name, value in self.known.effort(effort, thinks=thinks).items():
             if (own := given.setdefault(name, value)) != value:
                 problem = (
                     f"asks for {name} {value!r}, and chat_template_kwargs.{name} is {own!r}; leave one out"

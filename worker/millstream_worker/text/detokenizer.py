@@ -60,9 +60,7 @@ class Detokenizer:
         return bool(self._held) or bool(self._utf8.getstate()[0])
 
     def feed(self, ids: Sequence[int]) -> str:
-        """The text that became certain with these ids. It may be empty, or contain characters begun by
-        earlier ids.
-        """
+        """The text that became certain with these ids; it may be empty, or have characters begun before."""
         if self._kept is not None:
             return ""
         free = max(0, self._min_tokens - self._count) if self._stop else len(ids)
@@ -133,9 +131,7 @@ class Detokenizer:
         return 0
 
     def _tokens_before(self, chars: int) -> int:
-        """The number of leading tokens that begin before character number `chars` of the text. Runs once, at
-        a stop.
-        """
+        """The number of leading tokens that begin before character `chars` of the text; once, at a stop."""
         replay = Detokenizer(self.token_bytes, begun=self._goes_on)
         length = 0
         for place, token_id in enumerate(self._ids):

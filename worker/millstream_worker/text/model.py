@@ -161,9 +161,7 @@ class TextModel:
 
 
 def turn_ends(tokenizer: Any, template: ChatTemplate, vocab_size: int) -> tuple[int, ...]:
-    """Their ids, without those beyond the model's vocabulary, of which a warning tells. Raises
-    TemplateTooMuch.
-    """
+    """Their ids, but for those beyond the vocabulary, of which a warning tells. Raises TemplateTooMuch."""
     added = tokenizer.backend_tokenizer.get_added_tokens_decoder()
     ids = {token.content: index for index, token in added.items() if token.content not in _INSIDE}
     found = {tokenizer.eos_token_id: "tokenizer", ids.get(_written_end(template, ids)): "chat template"}
@@ -178,7 +176,7 @@ def _written_end(template: ChatTemplate, ids: dict[str, int]) -> str:
     there one where an answer's text has a head of such tokens that no other turn has, as gpt-oss's channels:
     its turns have several parts, and what ends a part ends no turn.
     """
-    begun, before, behind = template.around_answer()
+    begun, before, behind = template.known.around_answer()
     if any(token in before and token not in begun for token in ids):
         return ""
     rest = behind.lstrip()

@@ -1,6 +1,4 @@
-"""Separates thoughts of reasoning models: where one begins and ends in an output, by the tokens <think> and
-</think>.
-"""
+"""Separates thoughts of reasoning models: where one begins and ends, by the tokens <think> and </think>."""
 
 from __future__ import annotations
 

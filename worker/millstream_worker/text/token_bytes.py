@@ -98,9 +98,7 @@ class TokenBytes:
 
 
 def _rule(decoder: dict[str, Any] | None) -> tuple[_ToBytes | None, bool]:
-    """The conversion of a token's name to bytes (None: ask the tokenizer), and whether it holds at the start
-    of a text.
-    """
+    """The conversion of a token's name to bytes (None: ask the tokenizer); True if also at a text's start."""
     steps = [] if decoder is None else decoder.get("decoders", [decoder])
     kinds = {step["type"] for step in steps}
     if "ByteLevel" in kinds and kinds <= {"ByteLevel", "Fuse"}:

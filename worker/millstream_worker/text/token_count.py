@@ -19,9 +19,7 @@ _BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 
 
 class TooLong(Exception):
-    """A text has more tokens than allowed. `size`: its known size. `problem`: another reason for the
-    refusal.
-    """
+    """A text has more tokens than allowed. `size`: its known size. `problem`: another reason to refuse."""
 
     def __init__(self, size: str, problem: str = "") -> None:
         self.size = size
@@ -99,9 +97,7 @@ class TokenCounter:
         return len(text), len(text)
 
     def _encode(self, text: str) -> list[int]:
-        """Like the tokenizer's `encode`, which keeps the GIL throughout, and takes twice the memory for
-        offsets.
-        """
+        """As the tokenizer's `encode`, which keeps the GIL, and takes twice the memory for offsets."""
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         ids: list[int] = encoding.ids
         return ids

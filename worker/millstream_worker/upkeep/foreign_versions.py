@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import structlog
@@ -34,28 +34,23 @@ class ForeignEntry:
     since: float  # monotonic seconds
 
 
+@dataclass(slots=True, eq=False)
 class ForeignVersions:
     """For all shards. `leave` adds entries that intake has released; `saw` compares with a scan."""
 
-    def __init__(
-        self,
-        redis: Any,
-        metrics: Metrics,
-        *,
-        look_s: float,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._redis = redis
-        self._metrics = metrics
-        self._look_s = look_s
-        self._monotonic = monotonic
-        self._left: dict[ShardKeys, dict[Key, ForeignEntry]] = {}  # ordered by their last look
-        self._waiting: dict[ShardKeys, int] = {}
-        self._next_look: dict[ShardKeys, float] = {}
-        self._next_line: dict[ShardKeys, float] = {}
+    redis: Any
+    metrics: Metrics
+    _: KW_ONLY
+    look_s: float
+    monotonic: Callable[[], float] = time.monotonic
+    # ordered by their last look
+    _left: dict[ShardKeys, dict[Key, ForeignEntry]] = field(default_factory=dict)
+    _waiting: dict[ShardKeys, int] = field(default_factory=dict)
+    _next_look: dict[ShardKeys, float] = field(default_factory=dict)
+    _next_line: dict[ShardKeys, float] = field(default_factory=dict)
 
     def leave(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
-        now = self._monotonic()
+        now = self.monotonic()
         self._left.setdefault(shard, {}).update(
             {
                 (entry.lane, entry.entry_id): ForeignEntry(entry.job_id, entry.version, now)
@@ -78,10 +73,10 @@ class ForeignVersions:
             del left[key]  # another worker has ended or parked it
         waiting = {key: left[key] for key in released if key in left}
         self._waiting[shard] = len(waiting)
-        self._metrics.other_versions.set(sum(self._waiting.values()))
-        now = self._monotonic()
+        self.metrics.other_versions.set(sum(self._waiting.values()))
+        now = self.monotonic()
         if waiting and now >= self._next_look.get(shard, 0.0):
-            self._next_look[shard] = now + self._look_s
+            self._next_look[shard] = now + self.look_s
             await self._forget_ended(shard, waiting)
             await self._warn(shard, waiting, now)
 
@@ -91,7 +86,7 @@ class ForeignVersions:
         """
         left = self._left[shard]
         some = [key for key in left if key in waiting][:_LOOKED_AT]
-        async with self._redis.pipeline(transaction=False) as pipeline:
+        async with self.redis.pipeline(transaction=False) as pipeline:
             for key in some:
                 pipeline.hmget(shard.job(left[key].job_id), "state", "entry")
             rows = await pipeline.execute(raise_on_error=False)
@@ -105,7 +100,7 @@ class ForeignVersions:
         if now < self._next_line.get(shard, 0.0):
             return
         try:
-            windows = [worker.versions for worker in await read_workers(self._redis, shard)]
+            windows = [worker.versions for worker in await read_workers(self.redis, shard)]
         except ProtocolError:  # an unreadable worker may not take them either
             windows = []
         jobs = Counter(one.version for one in waiting.values())

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -18,46 +18,39 @@ from millstream_worker.upkeep.periodic_tasks import on_all
 from millstream_worker.upkeep.queue_metrics import QueueFigures
 
 
+@dataclass(slots=True, eq=False)
 class Heartbeats:
     """`heartbeat` returns the next one; `figures` adds the age of each shard's oldest waiting job."""
 
-    def __init__(
-        self,
-        redis: Any,
-        shards: Sequence[ShardKeys],
-        heartbeat: Callable[[], Heartbeat],
-        figures: QueueFigures,
-        renew_s: float,
-    ) -> None:
-        self._redis = redis
-        self._shards = shards
-        self._heartbeat = heartbeat
-        self._figures = figures
-        self._ttl_ms = int(3000 * renew_s)
+    redis: Any
+    shards: Sequence[ShardKeys]
+    heartbeat: Callable[[], Heartbeat]
+    figures: QueueFigures
+    renew_s: float
 
     async def send(self) -> None:
-        heartbeat = self._heartbeat()
+        heartbeat = self.heartbeat()
 
         async def send(shard: ShardKeys) -> None:
-            oldest = self._figures.oldest_ms(shard)
+            oldest = self.figures.oldest_ms(shard)
             one = replace(
                 heartbeat,
                 oldest_interactive_ms=oldest.get(Lane.INTERACTIVE, 0),
                 oldest_batch_ms=oldest.get(Lane.BATCH, 0),
             )
             await self._register(shard, one.name)
-            await calls.run(self._redis, beat(shard, one, ttl_ms=self._ttl_ms))
+            await calls.run(self.redis, beat(shard, one, ttl_ms=int(3000 * self.renew_s)))
 
-        await on_all(self._shards, send)
+        await on_all(self.shards, send)
 
     async def end(self) -> None:
         """Delete the heartbeat, so that nobody takes the worker for alive."""
-        name = self._heartbeat().name
-        await on_all(self._shards, lambda shard: self._redis.delete(shard.worker(name), shard.loading(name)))
+        name = self.heartbeat().name
+        await on_all(self.shards, lambda shard: self.redis.delete(shard.worker(name), shard.loading(name)))
 
     async def _register(self, shard: ShardKeys, name: str) -> None:
         """Each time, as upkeep of others may have taken it for dead. Redis before 7.2 registers only a worker
         that gets an entry.
         """
         with contextlib.suppress(ResponseError):
-            await calls.run(self._redis, calls.join(shard, owner=name))
+            await calls.run(self.redis, calls.join(shard, owner=name))

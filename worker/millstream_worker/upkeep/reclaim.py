@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 import structlog
 from redis.exceptions import RedisError
@@ -30,51 +30,47 @@ _MOST_CLAIMED = 8  # in one call, whose reply has their payloads, of up to 16 Mi
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseTimes:
-    """Equal on all workers of a queue: the age at which a lease is overdue, and the period of renewals."""
-
-    lease_s: float
-    renew_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Sighting:
     owner: str
     since: float  # monotonic seconds
 
 
+@dataclass(slots=True, eq=False)
 class Reclaimer:
-    """`scan` looks for overdue entries (a periodic task); `take` claims them (intake, when it has room)."""
+    """`scan` looks for overdue entries (a periodic task); `take` claims them (intake, when it has room).
+    Equal on all workers of a queue: the age at which a lease is overdue, and the period of renewals.
+    """
 
-    def __init__(
-        self,
-        consumer: Consumer,
-        metrics: Metrics,
-        times: LeaseTimes,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._redis = consumer.redis
-        self._owner = consumer.name
-        self._metrics = metrics
-        self._lease_ms = int(times.lease_s * 1000)
-        self._renew_s = times.renew_s
-        self._monotonic = monotonic
-        self._sightings: dict[tuple[ShardKeys, str], dict[str, Sighting]] = {}
-        self._outage = consumer.outage
-        self._damage = FailureLog("overdue jobs not taken over yet", monotonic=monotonic)
-        self._foreign = ForeignVersions(self._redis, metrics, look_s=times.renew_s, monotonic=monotonic)
+    consumer: Consumer
+    metrics: Metrics
+    _: KW_ONLY
+    lease_s: float
+    renew_s: float
+    monotonic: Callable[[], float] = time.monotonic
+    _sightings: dict[tuple[ShardKeys, str], dict[str, Sighting]] = field(default_factory=dict)
+    _damage: FailureLog = field(init=False)
+    _foreign: ForeignVersions = field(init=False)
+
+    def __post_init__(self) -> None:
+        redis, clock = self.consumer.redis, self.monotonic
+        self._damage = FailureLog("overdue jobs not taken over yet", monotonic=clock)
+        self._foreign = ForeignVersions(redis, self.metrics, look_s=self.renew_s, monotonic=clock)
+
+    @property
+    def _lease_ms(self) -> int:
+        return int(self.lease_s * 1000)
 
     async def scan(self, shard: ShardKeys) -> None:
         """Look at all delivered entries of a shard once. Raises redis-py's errors."""
-        began = self._monotonic()
+        began = self.monotonic()
         pending: list[tuple[str, str]] = []
         released: list[tuple[str, str]] = []
         for lane in LANES:
             before = self._sightings.get((shard, lane), {})
             seen: dict[str, Sighting] = {}
-            start = "-"
-            while page := await calls.scan_pending(self._redis, shard, lane=lane, start=start, count=_PAGE):
-                now = self._monotonic()  # the reply may have taken long: an entry counts as seen on arrival
+            redis, start = self.consumer.redis, "-"
+            while page := await calls.scan_pending(redis, shard, lane=lane, start=start, count=_PAGE):
+                now = self.monotonic()  # the reply may have taken long: an entry counts as seen on arrival
                 for entry in page:
                     pending.append((lane, entry.entry_id))
                     if entry.owner == RELEASED:
@@ -103,14 +99,13 @@ class Reclaimer:
         self._foreign.leave(shard, entries)
 
     async def _claim(self, shard: ShardKeys, lane: str, found: Sequence[tuple[str, str]]) -> list[LaneEntry]:
+        owner = self.consumer.name
         claims = [  # one by one: each passes or fails by itself
-            calls.reclaim(
-                shard, lane=lane, owner=self._owner, overdue=[one], min_idle_ms=self._lease_ms, died=True
-            )
+            calls.reclaim(shard, lane=lane, owner=owner, overdue=[one], min_idle_ms=self._lease_ms, died=True)
             for one in found
         ]
         try:
-            replies = await calls.run_many(self._redis, claims)
+            replies = await calls.run_many(self.consumer.redis, claims)
         except (RedisError, OSError) as error:
             replies = [error] * len(claims)
         entries: list[LaneEntry] = []
@@ -123,27 +118,27 @@ class Reclaimer:
         if all(map(_is_refusal, replies)):  # then no owner could renew either; each has time to after that
             self._sightings[shard, lane].clear()
         if troubles := [reply for reply in replies if isinstance(reply, Exception)]:
-            trouble = self._outage if is_outage(troubles[0]) else self._damage
+            trouble = self.consumer.outage if is_outage(troubles[0]) else self._damage
             trouble.failed(doing="takeover of overdue jobs", jobs=len(troubles), error=str(troubles[0]))
         owners = dict(found)
         lost = [entry for entry in entries if owners[entry.entry_id] != RELEASED]
         if lost:
-            self._metrics.reclaimed.inc(len(lost))
+            self.metrics.reclaimed.inc(len(lost))
             _log.warning("jobs taken over", jobs=len(lost), owners=sorted({owners[e.entry_id] for e in lost}))
         return entries
 
     def _ripe(self, shard: ShardKeys, lane: str, room: int) -> list[tuple[str, str]]:
-        now = self._monotonic()
+        now = self.monotonic()
         sightings = self._sightings.get((shard, lane), {})
         ripe = [
             (entry_id, sighting.owner)
             for entry_id, sighting in sightings.items()
-            if sighting.owner == RELEASED or now - sighting.since >= _SURE * self._renew_s
+            if sighting.owner == RELEASED or now - sighting.since >= _SURE * self.renew_s
         ]
         return ripe[: max(0, room)]
 
     def _is_overdue(self, owner: str, idle_ms: int) -> bool:
-        return owner == RELEASED or (owner != self._owner and idle_ms >= self._lease_ms)
+        return owner == RELEASED or (owner != self.consumer.name and idle_ms >= self._lease_ms)
 
 
 def _is_refusal(reply: object) -> bool:

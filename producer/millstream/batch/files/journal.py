@@ -26,12 +26,9 @@ from millstream.batch.files.rowfile import (
     write_rows,
 )
 from millstream.batch.files.runfile import Begun, RunFile, identity, line_digest_of
-from millstream.batch.files.sent_jobs import SentJobs
-from millstream.batch.files.spent import Spent
 from millstream.batch.files.stored_rows import is_answer, is_cut, is_failure, key_of
 from millstream.batch.rows import row_digests
 from millstream.errors import InvalidRequest
-from millstream.wire.state.queue_info import ModelIdentity
 
 __all__ = ["Journal", "WriteFailed"]
 
@@ -51,6 +48,7 @@ class Journal:
         self.out, self.rows, self.errors = place.out, place.rows, place.errors
         self.run_file, self.spool = place.run_file, place.spool
         self.model = model
+        self.notes = RunFile(self.run_file)  # the run's id, its jobs, their models, what it has spent
         # custom_ids that have a row (see `identity`), and lines that have an error row and no custom_id of
         # their own; each with the mark of the line that the row belongs to
         self.answered: dict[bytes, bytes] = {}
@@ -58,7 +56,7 @@ class Journal:
         self.lines: dict[int, bytes] = {}
         self.refused: set[bytes] = set()  # of `failed`: no worker has seen their lines
         self.cut: set[bytes] = set()  # of `failed`: their answers are incomplete
-        self._notes = RunFile(self.run_file)
+        self.on_write: Callable[[], None] = lambda: None  # called when rows were written
         self._begins = begins
         self._copy = copy
         self._unpacked = False  # `rows` holds exactly what OUT holds
@@ -69,7 +67,7 @@ class Journal:
         """Raises InvalidRequest if OUT cannot be written, is in use, or is another kind of file."""
         try:
             self.place.check(begins=self._begins)
-            if not self._notes.open():
+            if not self.notes.open():
                 problem = "another run is writing this file; wait for it, or choose another file"
                 raise InvalidRequest("OUT", str(self.out), problem)
             self._open()
@@ -92,7 +90,7 @@ class Journal:
         self._out = self._error = None
         try:
             with contextlib.ExitStack() as closing:
-                closing.callback(self._notes.close)
+                closing.callback(self.notes.close)
                 for file in files:
                     closing.enter_context(file)
                 for file in files:
@@ -114,7 +112,7 @@ class Journal:
 
     def finish(self) -> None:
         """End a run whose lines all have rows: a compressed OUT is made. Raises WriteFailed."""
-        self._notes.finish()
+        self.notes.finish()
         if (packing := self.place.packing) is None or self._unpacked:
             return
         self.sync()
@@ -124,45 +122,6 @@ class Journal:
             self.rows.unlink()
         except OSError as error:
             raise WriteFailed(f"{self.out} cannot be written: {error.strerror}") from error
-
-    @property
-    def run(self) -> str:
-        return self._notes.run
-
-    @property
-    def begun(self) -> Begun:
-        return self._notes.begun
-
-    @property
-    def models(self) -> Mapping[str, ModelIdentity]:
-        """The models that answer on the queues of a server, as far as they are known."""
-        return self._notes.models
-
-    @property
-    def under_way(self) -> Mapping[str, str]:
-        """Own ids of jobs that were submitted, or were about to be, and have no row; each with its queue.
-        Jobs of a list of prompts have one name here, and in `sent` and `left`.
-        """
-        return self._notes.under_way
-
-    @property
-    def sent(self) -> SentJobs:
-        """Which of `under_way` the server has."""
-        return self._notes.sent
-
-    @property
-    def spent(self) -> Spent:
-        """By the runs of this OUT until now."""
-        return self._notes.spent
-
-    @property
-    def left(self) -> Mapping[str, str]:
-        """Own ids of jobs that no line asks for and that are to be cancelled; each with its queue."""
-        return self._notes.left
-
-    def leave_jobs(self) -> None:
-        """Give up the jobs under way: their lines get new jobs. Raises WriteFailed."""
-        self._notes.leave()
 
     def has_id(self, custom_id: str) -> bool:
         key = identity(custom_id)
@@ -174,39 +133,17 @@ class Journal:
     def has_line(self, line: int) -> bool:
         return line in self.lines
 
-    def own_id(self, digest: str, prompts: int = 1) -> str:
-        """The job's own id, which follows from the run, the line and the number of the try; of so many
-        prompts the name of all their jobs.
-        """
-        return self._notes.own_id(digest, prompts)
-
     def go_on_with(self, source: str, queue: str | None) -> None:
         """Record the input and the queue, for the next run to compare."""
-        self._notes.go_on_with(Begun(source, queue, self.model or self.begun.model))
-
-    def serves(self, queue: str, model: ModelIdentity) -> None:
-        """Record the model that answers on the queue from now on, if it is known."""
-        self._notes.serves(queue, model)
-
-    def submits(self, queue: str, own_ids: Sequence[str]) -> None:
-        """Record jobs before they are submitted: a killed run leaves no unknown job."""
-        self._notes.submits(queue, own_ids)
-
-    def spends(self, spent: Spent) -> None:
-        """Record what was spent and got since the last call. Raises WriteFailed."""
-        self._notes.spends(spent)
-
-    def ends(self, own_id: str) -> None:
-        """Record that the job's row was written."""
-        self._notes.ends(own_id)
+        self.notes.go_on_with(Begun(source, queue, self.model or self.notes.begun.model))
 
     def cancelled(self, own_ids: Sequence[str]) -> None:
         """Record jobs that need no row: their lines will be submitted as new jobs."""
-        self._notes.settle([own_id for own_id in own_ids if own_id in self._notes.left])
-        own_ids = [own_id for own_id in own_ids if own_id in self._notes.under_way]
-        self._notes.again([line_digest_of(own_id) for own_id in own_ids])
+        self.notes.settle([own_id for own_id in own_ids if own_id in self.notes.left])
+        own_ids = [own_id for own_id in own_ids if own_id in self.notes.under_way]
+        self.notes.again([line_digest_of(own_id) for own_id in own_ids])
         for own_id in own_ids:
-            self._notes.ends(own_id)
+            self.notes.ends(own_id)
 
     def write(self, answers: Iterable[Mapping[str, Any]], errors: Iterable[Mapping[str, Any]]) -> int:
         """Append rows; they survive the end of this process. Returns the place of the first answer, for
@@ -220,6 +157,7 @@ class Journal:
             self._copy.write(data)
             self._copy.flush()
         write_rows(self._error, errors)
+        self.on_write()
         return self._out.tell() - len(data)
 
     def answer_at(self, place: int) -> dict[str, Any] | None:
@@ -259,8 +197,8 @@ class Journal:
             for row in rows_of(path, what, ours)
             if row["response"] is not None and key_of(row) in keys
         ]
-        self._notes.again([digest for digest in again if digest])
-        self._notes.sync()  # before the rows are gone: a line's next job must not be its last one
+        self.notes.again([digest for digest in again if digest])
+        self.notes.sync()  # before the rows are gone: a line's next job must not be its last one
         for file in (self._out, self._error):
             assert file is not None, "the journal is open"
             file.close()
@@ -287,8 +225,8 @@ class Journal:
         self._read()
         if self._begins:
             self._open_files()
-            if not self.run:
-                self._notes.begin(self.model, self.out.name)
+            if not self.notes.run:
+                self.notes.begin(self.model, self.out.name)
 
     def _open_files(self) -> None:
         self._out = append_to(self.rows)
@@ -308,13 +246,13 @@ class Journal:
         for row in rows_of(self.rows, "OUT", is_answer):
             self.answered[identity(row["custom_id"])] = row_digests.of_row(row)
         ended = {*self.answered.values(), *self.failed.values()}
-        self._notes.read(lambda digest: row_digests.of_digest(digest) in ended)
+        self.notes.read(lambda digest: row_digests.of_digest(digest) in ended)
 
     def _check_owner(self) -> None:
         """Refuse an OUT whose name differs from the owner's only in its ending: they would share the other
         two files.
         """
-        owner = self._notes.owner
+        owner = self.notes.owner
         if owner in (None, self.out.name):
             return
         theirs = self.out.parent / str(owner)
@@ -325,6 +263,6 @@ class Journal:
     def _forget(self) -> None:
         """Remove the files that belonged to a removed OUT."""
         next(rows_of(self.errors, "error file", is_failure), None)  # refuses another kind of file
-        self._notes.forget()
+        self.notes.forget()
         self.errors.unlink(missing_ok=True)
         self.spool.unlink(missing_ok=True)

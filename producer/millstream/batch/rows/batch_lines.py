@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from millstream.batch.rows.faults import FaultCode, LineFault, fault_of_body, faults_only, invalid
+from millstream.client.submit.encoded_prompts import encoded_prompts
+from millstream.client.submit.requests import EncodedRequest
 from millstream.errors import InvalidRequest
 from millstream.json_bytes import strict_json
 from millstream.openai.api_endpoint import ApiEndpoint
@@ -16,15 +18,16 @@ from millstream.openai.format_fields import ordered_text
 from millstream.openai.request_body import DEFAULT_QUEUE, read_body
 from millstream.wire.keys import Lane
 from millstream.wire.messages.job_messages import Request, ResultCache
+from millstream.wire.messages.sampling import SamplingParams
 
 MAX_CUSTOM_ID = 512  # characters
 LINE_FIELDS = {"custom_id", "method", "url", "body"}
 
 
 @dataclass(frozen=True, slots=True)
-class BatchRow:
-    """The fields of a valid line that its row needs. `digest` identifies its custom_id and content: the same
-    line is the same job, or the same jobs, one for each of its prompts.
+class BatchLine:
+    """A valid line with its requests, one for each prompt, which differ in nothing else. `digest` identifies
+    its custom_id and content: the same line is the same job, or the same jobs.
     """
 
     line: int
@@ -32,24 +35,37 @@ class BatchRow:
     endpoint: ApiEndpoint
     queue: str
     digest: str
-    ignored: tuple[str, ...] = field(default=(), kw_only=True)  # names of fields without effect
-    size: int = field(default=0, kw_only=True)  # bytes: about the memory that it takes while it is under way
-    prompts: int = field(default=1, kw_only=True)
-
-
-@dataclass(frozen=True, slots=True)
-class BatchLine(BatchRow):
-    """A valid line with its requests, one for each prompt, which differ in nothing else."""
-
-    requests: tuple[Request, ...]
-    expected: str | None
+    requests: Sequence[Request] = ()
+    _: KW_ONLY
+    encoded: Sequence[EncodedRequest] = ()  # in place of the requests
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()  # names of fields without effect
     deprecated: tuple[str, ...] = ()  # names of fields that have newer ones
     answer_key: bytes | None = None  # equal where the answers are; None: sampled, or wanted anew
+    size: int = 0  # bytes: about the memory that it takes while it is under way
+    prompts: int = 1
 
     @property
-    def request(self) -> Request:
-        """Returns that of the first prompt."""
-        return self.requests[0]
+    def expected(self) -> str | None:
+        """The answer that the line expects."""
+        return self.metadata.get("expected")
+
+    @property
+    def sent(self) -> Sequence[Request | EncodedRequest]:
+        """The requests, as they are to be submitted."""
+        return self.encoded or self.requests
+
+    def with_encoded(self) -> BatchLine:
+        """The line with encoded requests; those of several prompts repeat what the line has once, which its
+        size counts. Raises LineFault.
+        """
+        try:
+            encoded = encoded_prompts(self.requests)
+        except InvalidRequest as error:
+            raise fault_of_body(error) from error
+        size = self.size if self.prompts == 1 else sum(len(one.payload) for one in encoded)
+        return replace(self, requests=(), encoded=encoded, size=size)
 
 
 @faults_only()
@@ -104,10 +120,11 @@ def read_row(
         custom_id=custom_id,
         endpoint=endpoint,
         queue=body.queue,
+        digest=digest,
         requests=body.requests,
         prompts=len(body.requests),
-        digest=digest,
-        expected=body.request.metadata.get("expected"),
+        metadata=body.request.metadata,
+        sampling=body.request.sampling,
         ignored=(*unknown_beside_body(fields), *body.ignored),
         deprecated=body.deprecated,
         answer_key=_answer_key(body.queue, endpoint, body.requests),

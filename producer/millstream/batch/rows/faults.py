@@ -45,12 +45,7 @@ class LineFault(Exception):
     """
 
     def __init__(
-        self,
-        code: str,
-        message: str,
-        field: str | None = None,
-        custom_id: str | None = None,
-        trace: str = "",
+        self, code: str, message: str, field: str | None = None, custom_id: str | None = None, trace: str = ""
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -132,6 +127,8 @@ def duplicate(custom_id: str) -> LineFault:
     return LineFault(FaultCode.DUPLICATE_CUSTOM_ID, problem, "custom_id", custom_id)
 
 
-def invalid(path: str, value: Any, problem: str, code: str = FaultCode.INVALID_FIELD) -> LineFault:
+def invalid(
+    path: str, value: Any, problem: str, code: str = FaultCode.INVALID_FIELD, custom_id: str | None = None
+) -> LineFault:
     """The fault of the field at this dotted path."""
-    return LineFault(code, str(InvalidRequest(path, value, problem)), path)
+    return LineFault(code, str(InvalidRequest(path, value, problem)), path, custom_id)

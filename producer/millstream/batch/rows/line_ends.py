@@ -8,22 +8,29 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
 
-from millstream.batch.rows.batch_lines import BatchRow
+from millstream.batch.rows.batch_lines import BatchLine
 from millstream.client.async_client import AsyncClient
-from millstream.client.submit.submission import Outcome
-from millstream.errors import JobError, JobFailed, MillstreamError, QueueFull, QueueMismatch, Unavailable
+from millstream.client.submit.submission import Outcome, Submitted
+from millstream.errors import (
+    Conflict,
+    JobError,
+    JobFailed,
+    MillstreamError,
+    QueueFull,
+    QueueMismatch,
+    Unavailable,
+)
 from millstream.openai.prompt_list import error_of_prompt, joined_result
 from millstream.wire.messages.job_messages import Result
 
-R = TypeVar("R", bound=BatchRow)
 E = TypeVar("E")
 
 
 @dataclass(slots=True, eq=False)
-class LineJobs(Generic[R, E]):
+class LineJobs(Generic[E]):
     """The jobs of one line, in the order of its prompts, and the ends of those that have ended."""
 
-    row: R
+    row: BatchLine
     ids: list[str] = field(default_factory=list)
     by_id: dict[str, E] = field(default_factory=dict)
 
@@ -38,23 +45,25 @@ class LineJobs(Generic[R, E]):
         return [self.by_id[job_id] for job_id in self.ids]
 
 
-class LineEnds(Generic[R, E]):
+class LineEnds(Generic[E]):
     """Mutable. `jobs`: rows by job id, those of one row in the order of its prompts."""
 
-    def __init__(self, jobs: Mapping[str, R]) -> None:
-        lines: dict[int, LineJobs[R, E]] = {}
+    def __init__(self, jobs: Mapping[str, BatchLine]) -> None:
+        lines: dict[int, LineJobs[E]] = {}
         self._lines = {job_id: lines.setdefault(row.line, LineJobs(row)) for job_id, row in jobs.items()}
         for job_id, line in self._lines.items():
             line.ids.append(job_id)
 
-    def end(self, job_id: str, end: E) -> LineJobs[R, E]:
+    def end(self, job_id: str, end: E) -> LineJobs[E]:
         """Returns the line of a job that has ended so."""
         line = self._lines.pop(job_id)
         line.by_id[job_id] = end
         return line
 
 
-def outcomes_by_row(rows: Iterable[R], outcomes: Iterable[Outcome]) -> Iterator[tuple[R, list[Outcome]]]:
+def outcomes_by_row(
+    rows: Iterable[BatchLine], outcomes: Iterable[Outcome]
+) -> Iterator[tuple[BatchLine, list[Outcome]]]:
     """The rows, each with the outcomes of its jobs. `outcomes`: of all jobs, in their order."""
     left = iter(outcomes)
     for row in rows:
@@ -62,10 +71,17 @@ def outcomes_by_row(rows: Iterable[R], outcomes: Iterable[Outcome]) -> Iterator[
 
 
 def refusal_of(outcomes: Iterable[Outcome]) -> MillstreamError | None:
-    """Why a line was not accepted: first of all for good; None: all of its jobs were."""
-    refusals = [one for one in outcomes if isinstance(one, MillstreamError)]
+    """The reason why a line was not accepted, first of all one for good; None: all of its jobs were. A
+    conflict is with the line's own job, as another version has encoded it.
+    """
+    refusals = [one for one in outcomes if isinstance(one, MillstreamError) and not isinstance(one, Conflict)]
     lasting = [one for one in refusals if not isinstance(one, QueueFull | Unavailable | QueueMismatch)]
     return next(iter(lasting + refusals), None)
+
+
+def job_id_of_taken(outcome: Submitted | Conflict) -> str:
+    """The job's id, whoever has submitted it."""
+    return outcome.id if isinstance(outcome, Submitted) else outcome.job_id
 
 
 async def cancel_rest(client: AsyncClient, job_ids: Sequence[str]) -> None:

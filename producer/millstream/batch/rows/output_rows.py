@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from millstream.batch.rows import row_digests
-from millstream.batch.rows.batch_lines import BatchLine, BatchRow
+from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import INCOMPLETE_OUTPUT, SCHEMA_MISMATCH, FaultCode, LineFault
 from millstream.errors import InvalidRequest, JobCancelled, JobError, JobExpired, JobFailed, MillstreamError
 from millstream.openai.answer_body import answer_body, reused_body, schema_error_of
@@ -16,7 +16,7 @@ from millstream.wire.messages.job_messages import Result
 OK = 200
 
 
-def answer_row(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]:
+def answer_row(row: BatchLine, job_id: str, result: Result) -> dict[str, Any]:
     """The row of a completed job, as the API's endpoint would have answered."""
     return _row(row, _response(row, job_id, result))
 
@@ -24,7 +24,7 @@ def answer_row(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]:
 def reused_row(row: BatchLine, answer: Mapping[str, Any]) -> dict[str, Any]:
     """The row of a line that takes another row's answer: it has no job of its own, and names that row's."""
     response = {name: value for name, value in answer["response"].items() if name != "ignored"}
-    body = reused_body(response["body"], row.request.metadata)
+    body = reused_body(response["body"], row.metadata)
     return _row(row, {**response, "body": body, **_ignored(row)})
 
 
@@ -33,7 +33,7 @@ def is_incomplete(result: Result) -> bool:
     return any(choice.complete is False for choice in result.choices)
 
 
-def incomplete_row(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]:
+def incomplete_row(row: BatchLine, job_id: str, result: Result) -> dict[str, Any]:
     """The row of a completed job with an incomplete choice; its response has all choices."""
     message = (
         f"line {row.line}: the answer was cut before it was whole, by max_tokens, the end of the context "
@@ -42,23 +42,23 @@ def incomplete_row(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]
     return error_row(row, _response(row, job_id, result), INCOMPLETE_OUTPUT, message)
 
 
-def mismatch_row(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]:
+def mismatch_row(row: BatchLine, job_id: str, result: Result) -> dict[str, Any]:
     """The row of a completed job with calls that do not fit; its response has them."""
     message = f"line {row.line}: {schema_error_of(result)}; the call is in the response, try it again"
     return error_row(row, _response(row, job_id, result), SCHEMA_MISMATCH, message)
 
 
-def _response(row: BatchRow, job_id: str, result: Result) -> dict[str, Any]:
+def _response(row: BatchLine, job_id: str, result: Result) -> dict[str, Any]:
     body = answer_body(row.endpoint, job_id, result)
     return {"status_code": OK, "request_id": job_id, "body": body, **_ignored(row)}
 
 
-def _ignored(row: BatchRow) -> dict[str, list[str]]:
+def _ignored(row: BatchLine) -> dict[str, list[str]]:
     """The sign that a POST's answer has in a header."""
     return {"ignored": list(row.ignored)} if row.ignored else {}
 
 
-def failure_row(row: BatchRow, job_id: str, end: JobError) -> dict[str, Any]:
+def failure_row(row: BatchLine, job_id: str, end: JobError) -> dict[str, Any]:
     """The row of a job that was accepted and ended without a full answer. Its response is that of a POST."""
     told = _told(end)
     response = {"status_code": told.status, "request_id": job_id, "body": told.body()}
@@ -66,7 +66,7 @@ def failure_row(row: BatchRow, job_id: str, end: JobError) -> dict[str, Any]:
     return error_row(row, response, told.code, told.message, field)
 
 
-def refusal_row(row: BatchRow, error: MillstreamError) -> dict[str, Any]:
+def refusal_row(row: BatchLine, error: MillstreamError) -> dict[str, Any]:
     """The row of a valid line that the client refused to submit: too large, or its id is taken."""
     field = f"body.{error.field}" if isinstance(error, InvalidRequest) else None
     code = FaultCode.INVALID_FIELD if field else "conflict"
@@ -74,13 +74,13 @@ def refusal_row(row: BatchRow, error: MillstreamError) -> dict[str, Any]:
 
 
 def error_row(
-    row: BatchRow, response: dict[str, Any] | None, code: str | None, message: str, field: str | None = None
+    row: BatchLine, response: dict[str, Any] | None, code: str | None, message: str, field: str | None = None
 ) -> dict[str, Any]:
     return _row(row, response, {"code": code, "message": message, "param": field, "line": row.line})
 
 
 def _row(
-    row: BatchRow, response: dict[str, Any] | None, error: dict[str, Any] | None = None
+    row: BatchLine, response: dict[str, Any] | None, error: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     id = row_digests.row_id(row.digest)
     return {"id": id, "custom_id": row.custom_id, "response": response, "error": error}

@@ -7,9 +7,13 @@ files.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from millstream.batch.rows.batch_lines import BatchLine
+
+P = TypeVar("P")
 
 
 @dataclass(slots=True, eq=False)
@@ -21,17 +25,19 @@ class Leader:
     followers: list[BatchLine] = field(default_factory=list)
 
 
-class EqualLines:
+class EqualLines(Generic[P]):
     """Mutable; one per run. A row without an `answer_key` is equal to no other."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_answers: int | None = None) -> None:
+        """`most_answers`: that are remembered; None: all."""
         self.followers = 0  # prompts of rows that wait for an equal one
         self._leaders: dict[bytes, Leader] = {}  # under way, by answer_key
-        # where the rows of answers begin in OUT, instead of the answers: about 150 bytes a line
-        self._places: dict[bytes, int] = {}
+        # where the rows of answers are, instead of the answers: about 150 bytes a line
+        self._places: OrderedDict[bytes, P] = OrderedDict()
+        self._most_answers = most_answers
 
-    def place_of(self, row: BatchLine) -> int | None:
-        """Where the answer of an equal row begins in OUT, if there is one."""
+    def place_of(self, row: BatchLine) -> P | None:
+        """The place of an equal row with an answer, if there is one."""
         return None if row.answer_key is None else self._places.get(row.answer_key)
 
     def try_follow(self, row: BatchLine) -> bool:
@@ -47,11 +53,13 @@ class EqualLines:
         if row.answer_key is not None:
             self._leaders.setdefault(row.answer_key, Leader(row.digest))
 
-    def answered(self, row: BatchLine, place: int) -> list[BatchLine]:
-        """The rows that get the row's answer, which begins there in OUT, now."""
+    def answered(self, row: BatchLine, place: P) -> list[BatchLine]:
+        """The rows that get the answer of the row at this place now."""
         if row.answer_key is None:
             return []
         self._places[row.answer_key] = place
+        if self._most_answers is not None and len(self._places) > self._most_answers:
+            self._places.popitem(last=False)
         leader = self._leaders.pop(row.answer_key, None)
         return [] if leader is None else self._released(leader)
 

@@ -28,7 +28,7 @@ class ModelWatch:
     """
 
     def __init__(self, journal: Journal, on_change: OnChange) -> None:
-        self._journal = journal
+        self._notes = journal.notes
         self._on_change = on_change
         self._compares = journal.model is None
         self._kept: set[tuple[str, str]] = set()  # queues and digests of answers that are kept all the same
@@ -41,9 +41,9 @@ class ModelWatch:
             return
         with contextlib.suppress(Unavailable):  # the submit reports it, or outlasts it
             now = await client.queue_model()
-            if self._on_change is not OnChange.KEEP and now.is_other(self._journal.models.get(client.queue)):
+            if self._on_change is not OnChange.KEEP and now.is_other(self._notes.models.get(client.queue)):
                 raise self._changed(client.queue, now, f"queue {client.queue!r} now has {now}")
-            self._journal.serves(client.queue, now)
+            self._notes.serves(client.queue, now)
 
     async def admits(self, client: AsyncClient, end: Result | JobError, *, again: bool) -> bool:
         """True if the row of the ended job may be written. False, only with `again`: its line must be
@@ -52,8 +52,8 @@ class ModelWatch:
         model = _model_of(end)
         if not self._compares or not model.digest:
             return True
-        if not model.is_other(self._journal.models.get(client.queue)):
-            self._journal.serves(client.queue, model)
+        if not model.is_other(self._notes.models.get(client.queue)):
+            self._notes.serves(client.queue, model)
             return True
         if self._on_change is OnChange.KEEP:
             if (kept := (client.queue, model.digest)) not in self._kept:
@@ -69,7 +69,7 @@ class ModelWatch:
         return InvalidRequest(
             "model",
             model.name,
-            f"{met}, and this run's lines are answered by {self._journal.models[queue]}: the run stops, and "
+            f"{met}, and this run's lines are answered by {self._notes.models[queue]}: the run stops, and "
             "writes no row of the other one. Start it again with --redo-changed, which answers all lines "
             "anew, or with --keep-answers, which leaves the rows as they are",
         )

@@ -17,7 +17,7 @@ class RunClock:
     """Begins with the first submission. May be read at any time."""
 
     def __init__(self, tally: Tally, journal: Journal) -> None:
-        self.earlier = journal.spent  # by the runs before this one
+        self.earlier = journal.notes.spent  # by the runs before this one
         self._tally = tally
         self._journal = journal
         self._begun_s: float | None = None
@@ -44,7 +44,7 @@ class RunClock:
     def _note(self) -> None:
         spent = self._tally.spent(self.elapsed_s)
         if spent != self._noted:
-            self._journal.spends(spent - self._noted)
+            self._journal.notes.spends(spent - self._noted)
             self._noted, self._noted_s = spent, time.monotonic()
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from millstream.batch.files.spent import NOTHING_SPENT, Spent
@@ -89,6 +89,22 @@ class Summary:
     def cost_per_million_tokens(self, price_per_hour: float) -> float | None:
         """The same for a million output tokens."""
         return cost(price_per_hour, self.spent.seconds, self.spent.output_tokens / 1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """`completed` and `failed` count this run, `skipped` the lines that have their row from earlier ones."""
+
+    lines: int  # of the input, that are not blank
+    completed: int
+    failed: int
+    skipped: int
+    under_way: int  # jobs, and prompts that wait for an equal line's answer
+    seconds: float  # from the first submission
+
+    @property
+    def done(self) -> int:
+        return self.completed + self.failed + self.skipped
 
 
 def per_second(count: int, seconds: float) -> float:
@@ -192,25 +208,15 @@ class Tally:
 
     def summary(self, seconds: float, earlier: Spent = NOTHING_SPENT) -> Summary:
         """`earlier`: by the runs before this one, which has taken so many seconds."""
+        counts = {one.name: getattr(self, one.name) for one in fields(Summary) if one.name in vars(self)}
         return Summary(
-            completed=self.completed,
-            failed=self.failed,
-            skipped=self.skipped,
-            skipped_failed=self.skipped_failed,
-            prompt_tokens=self.prompt_tokens,
-            cached_tokens=self.cached_tokens,
-            output_tokens=self.output_tokens,
+            **counts,
             seconds=seconds,
             ttft_ms=Percentiles.of(self._ttft),
             tpot_ms=Percentiles.of(self._tpot),
-            agreed=self.agreed,
-            expected=self.expected,
             unknown_fields=tuple(self.unknown.most_common()),
             causes=self._causes.commonest(),
             deprecated_fields=tuple(self.deprecated.most_common()),
-            incomplete=self.incomplete,
-            reused=self.reused,
-            not_durable=self.not_durable,
             work=self.pace.total,
             spent=earlier + self.spent(seconds),
         )

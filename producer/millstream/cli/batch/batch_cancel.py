@@ -40,7 +40,7 @@ def cancel(
         Journal(out, begins=False) as run,
     ):
         done = Cancelled()
-        jobs = {**run.left, **run.under_way}
+        jobs = {**run.notes.left, **run.notes.under_way}
         if jobs:
             with open_stack(redis_url or None, None, say=say) as stack:
                 done = run_async(stack.guard(_cancel(stack, run)))
@@ -69,7 +69,7 @@ def say_what_stays(stack: Stack, journal: Journal, redis_url: str | None) -> Non
     if not (most := _most_left(journal)):
         return
     jobs, them = f"{counted(most, 'job')} of this run", "it" if most == 1 else "them"
-    if journal.sent.accepted_count == most:
+    if journal.notes.sent.accepted_count == most:
         stay = f"{jobs} {'stays' if most == 1 else 'stay'} in"
     else:  # replies were lost, or an earlier run has sent them
         stay = f"up to {jobs} may be in"
@@ -79,7 +79,7 @@ def say_what_stays(stack: Stack, journal: Journal, redis_url: str | None) -> Non
 
 def _most_left(journal: Journal) -> int:
     """Jobs that the server has, or may have."""
-    return job_count(journal.under_way) - journal.sent.absent_count
+    return job_count(journal.notes.under_way) - journal.notes.sent.absent_count
 
 
 def _second_interrupt(stack: Stack, journal: Journal, redis_url: str | None) -> bool:
@@ -102,7 +102,7 @@ def _command(journal: Journal, redis_url: str | None) -> str:
 
 async def _cancel(stack: Stack, journal: Journal) -> Cancelled:
     async with AsyncClient(stack.url) as client:
-        return await cancel_jobs(client, journal, {**journal.left, **journal.under_way})
+        return await cancel_jobs(client, journal, {**journal.notes.left, **journal.notes.under_way})
 
 
 def _counts(done: Cancelled) -> str:

@@ -13,11 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
-from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.input_file import InputFile
 from millstream.batch.input_check import InputCheck
 from millstream.batch.input_comparison import refuse_unknown
 from millstream.batch.line_counts import LineCounts
-from millstream.batch.prepare_run import check_queues, queues_of, read_contexts
+from millstream.batch.line_queues import check_queues, queues_of, read_contexts
 from millstream.batch.run.run_options import RunOptions
 from millstream.cli.batch.batch_files import STANDARD, spool
 from millstream.cli.batch.line_warnings import told_output, warn_of_fields, warn_of_long_lines

@@ -79,18 +79,13 @@ def run(
     strict_fields: StrictFields = False,
     price_per_hour: Annotated[
         float | None,
-        typer.Option(
-            min=0,
-            metavar="PRICE",
-            help="Price of the hardware; adds the cost of rows and tokens.",
-        ),
+        typer.Option(min=0, metavar="PRICE", help="Price of the hardware; adds the cost of rows and tokens."),
     ] = None,
     cancel_on_interrupt: Annotated[
         bool, typer.Option("--cancel-on-interrupt", help="Cancel the run's jobs at the first Ctrl-C.")
     ] = False,
     keep_results: Annotated[
-        bool,
-        typer.Option("--keep-results", help="Leave results on the server after their rows are on disk."),
+        bool, typer.Option("--keep-results", help="Leave results on the server after their rows are on disk.")
     ] = False,
     no_reuse: Annotated[bool, typer.Option("--no-reuse", help="Compute equal lines each by itself.")] = False,
     durability: DurabilityOf = Durability.NONE,
@@ -131,14 +126,14 @@ def run(
                 tenant=tenant,
                 keep_results=keep_results,
                 on_change=on_change,
+                retry_failed=retry_failed,
+                retry_incomplete=retry_incomplete,
                 strict_fields=strict_fields,
                 reuse=not no_reuse,
                 response_format=response_format,
             ),
             client,
             price_per_hour,
-            retry_failed=retry_failed,
-            retry_incomplete=retry_incomplete,
             cancel_on_interrupt=cancel_on_interrupt,
         )
         with Journal(place, local.name if local else None, copy=copy) as journal:

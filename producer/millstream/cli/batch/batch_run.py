@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from millstream.batch.files.input_lines import InputFile
+from millstream.batch.batch_session import BatchSession
 from millstream.batch.files.journal import Journal
-from millstream.batch.input_comparison import Survey, begin
-from millstream.batch.prepare_run import make_ready, prepare, queues_of, read_contexts, read_models
-from millstream.batch.run.run import BatchRun
+from millstream.batch.input_comparison import Survey
+from millstream.batch.line_queues import queues_of, read_contexts
 from millstream.batch.run.run_options import RunOptions
 from millstream.batch.run.tally import Summary
 from millstream.cli.batch.batch_cancel import say_what_stays, settle_interrupt
@@ -29,7 +28,6 @@ from millstream.client.async_client import AsyncClient
 from millstream.client.session.options import ClientOptions
 from millstream.errors import MillstreamError
 from millstream.openai.request_body import DEFAULT_QUEUE
-from millstream.wire.state.queue_info import ModelIdentity
 
 NO_SERVER = "unix:///dev/null"  # for a run that sends nothing
 
@@ -44,25 +42,19 @@ class Given:
     options: RunOptions
     client: ClientOptions
     price_per_hour: float | None = None
-    retry_failed: bool = False
-    retry_incomplete: bool = False
     cancel_on_interrupt: bool = False
 
 
 def carry_out(given: Given, journal: Journal) -> Summary:
-    """Raises what `begin`, BatchRun and Stack raise, and KeyboardInterrupt."""
+    """Raises what `BatchSession.compare`, BatchRun and Stack raise, and KeyboardInterrupt."""
     from_stdin = given.source == STANDARD
     lines = spooled(journal) if from_stdin else given.source
-    named = str(STANDARD) if from_stdin else ""
-    retried = journal.failures(failed=given.retry_failed, incomplete=given.retry_incomplete)
-    served = _served(given.redis_url, journal)
-    survey = begin(lines, journal, given.options, named=named, retried=retried, served=served)
-    _say_what_was_found(given, journal, survey)
-    with _stack(given, survey) as stack, InputFile(lines) as rows:
-        rows.total = survey.lines
-        work = answer(
-            stack, rows, journal, given.options, survey, given.client, price_per_hour=given.price_per_hour
-        )
+    session = BatchSession(lines, journal, given.options, named=str(STANDARD) if from_stdin else "")
+    if given.redis_url and journal.notes.models:
+        run_async(_read_models(session, given.redis_url))
+    _say_what_was_found(given, journal, session.compare())
+    with _stack(given, session.survey) as stack:
+        work = answer(stack, session, given.client, price_per_hour=given.price_per_hour)
         summary = _finished(work, stack, journal, given)
     journal.finish()
     if from_stdin:
@@ -70,14 +62,9 @@ def carry_out(given: Given, journal: Journal) -> Summary:
     return summary
 
 
-def _served(redis_url: str | None, journal: Journal) -> dict[str, ModelIdentity]:
-    """The models of the queues of a given server, for the survey."""
-
-    async def read(url: str) -> dict[str, ModelIdentity]:
-        async with AsyncClient(url) as client:
-            return await read_models(client, journal)
-
-    return run_async(read(redis_url)) if redis_url and journal.models else {}
+async def _read_models(session: BatchSession, redis_url: str) -> None:
+    async with AsyncClient(redis_url) as client:
+        await session.read_models(client)
 
 
 def _say_what_was_found(given: Given, journal: Journal, survey: Survey) -> None:
@@ -88,7 +75,7 @@ def _say_what_was_found(given: Given, journal: Journal, survey: Survey) -> None:
         has, are = ("has", "is") if len(survey.mended) == 1 else ("have", "are")
         lines = counted(len(survey.mended), "line")
         say(f"{lines} that could not be run {has} changed, and {are} tried again")
-    if given.retry_failed or given.retry_incomplete:
+    if given.options.retry_failed or given.options.retry_incomplete:
         say(f"trying {counted(len(survey.retried), 'line')} again")
     warn_of_fields(survey.findings)
     say_tokens(survey.findings)
@@ -119,38 +106,37 @@ def _finished(work: Coroutine[Any, Any, Summary], stack: Stack, journal: Journal
 
 async def answer(
     stack: Stack,
-    source: InputFile,
-    journal: Journal,
-    options: RunOptions,
-    survey: Survey,
+    session: BatchSession,
     client_options: ClientOptions | None = None,
     *,
     price_per_hour: float | None = None,
 ) -> Summary:
-    """Run the batch with its progress on the screen. `survey`: the findings about `source`. Raises what
-    BatchRun and Stack raise, and InvalidRequest if its lines name queues that the server does not have.
+    """Run the batch, which was compared, with its progress on the screen. Raises what BatchRun and Stack
+    raise, and InvalidRequest if its lines name queues that the server does not have.
     """
     async with AsyncClient(stack.url, options=client_options) as client:
         if stack.url == NO_SERVER:
-            make_ready(survey, journal, options)
+            session.prepare_files()
         else:
-            done = await prepare(client, journal, options, survey)
+            done = await session.prepare(client)
             if count := done.cancelled + done.running:
                 jobs, were = counted(count, "job"), "was" if count == 1 else "were"
                 say(f"{jobs} of an earlier run that no line of IN asks for now {were} cancelled")
-        journal.replay()
-        batch = BatchRun(source, journal, client, options)
-        await stack.guard(_know_model(stack, client, options, survey))
-        return await stack.guard(watched(stack, Shown(batch, price_per_hour), client, options.lane))
+        session.journal.replay()
+        with session.running(client) as batch:
+            await stack.guard(_know_model(stack, client, session))
+            shown = Shown(batch, price_per_hour)
+            return await stack.guard(watched(stack, shown, client, session.options.lane))
 
 
-async def _know_model(stack: Stack, client: AsyncClient, options: RunOptions, survey: Survey) -> None:
+async def _know_model(stack: Stack, client: AsyncClient, session: BatchSession) -> None:
     """Wait for the command's own worker, and tell of lines that are too long for the model of any."""
     if stack.url == NO_SERVER:
         return
     await load_model(stack)
-    contexts = await read_contexts(client, queues_of(survey.models, options.queue))
-    warn_of_long_lines(survey.findings, contexts, options.queue)
+    survey, queue = session.survey, session.options.queue
+    contexts = await read_contexts(client, queues_of(survey.models, queue))
+    warn_of_long_lines(survey.findings, contexts, queue)
 
 
 def report(summary: Summary, journal: Journal, price_per_hour: float | None, *, as_json: bool) -> None:

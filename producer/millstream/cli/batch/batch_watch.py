@@ -45,7 +45,7 @@ async def queue_load(client: AsyncClient, run: BatchRun, lane: Lane) -> QueueLoa
     """The load of the run's queues now; nothing if it cannot be read."""
     before = _own(run)
     try:
-        found = [await client.with_queue(queue).queue_info() for queue in sorted(run.queues)]
+        found = [await client.with_queue(queue).queue_info() for queue in sorted(run.lines.queues)]
     except MillstreamError:
         return QueueLoad()
     workers = [one for info in found for one in info.workers or ()]
@@ -61,7 +61,7 @@ async def queue_load(client: AsyncClient, run: BatchRun, lane: Lane) -> QueueLoa
 
 
 def _own(run: BatchRun) -> int:
-    return run.under_way - run.followers
+    return run.lines.under_way - run.lines.followers
 
 
 def _jobs(lanes: Sequence[LaneStatus]) -> int | None:
@@ -82,12 +82,12 @@ async def _warn_of_waiting(stack: Stack, server: ServerWatch, run: BatchRun, loo
     full_told = False
     while True:
         await asyncio.sleep(look_s)
-        if run.waits_for_room and not full_told:
-            warn(f"{run.waits_for_room}; the run waits until there is room")
+        if run.ledger.full and not full_told:
+            warn(f"{run.ledger.full}; the run waits until there is room")
             full_told = True
         if not server.quiet:
             continue  # workers, too, may not have reached it for a while
-        for queue in sorted(run.queues - seen):
+        for queue in sorted(run.lines.queues - seen):
             with contextlib.suppress(MillstreamError):  # the server is watched elsewhere
                 served = await stack.has_worker(queue)
                 loading = 0 if served else await stack.loading(queue)

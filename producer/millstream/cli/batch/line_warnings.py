@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millstream.batch.prepare_run import listed
+from millstream.batch.line_queues import listed
 from millstream.batch.rows.line_findings import LineFindings
 from millstream.cli.display.terminal import counted, say, warn
 

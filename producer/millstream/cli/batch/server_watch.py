@@ -97,7 +97,7 @@ class ServerWatch:
             what = self._failure or f"Redis at {self._endpoint} does not answer"
             told = f"{what}; the run goes on if it answers within {for_s:.0f} s"
             return Trouble("server does not answer", told, "the server answers again")
-        if reason := self._no_disk or self._run.refused_writes:
+        if reason := self._no_disk or self._run.ledger.barred:
             told = f"the server takes no writes: {reason}; the run goes on if it does within {for_s:.0f} s"
             return Trouble("server takes no writes", told, "the server takes writes again")
         return None

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from millstream.cli.display.terminal import say
 from millstream.cli.display.transcript import Follower
-from millstream.cli.embedded.stack import Stack, choose_model, open_stack
-from millstream.cli.shared.interrupts import run_async
+from millstream.cli.embedded.stack import Stack, choose_model
+from millstream.cli.shared.command_run import run_on_stack
 from millstream.client.async_client import AsyncClient
 from millstream.client.session.options import ClientOptions
 
@@ -26,25 +26,10 @@ class JobPlace:
     follower: Follower | None = None
     options: ClientOptions = field(default_factory=ClientOptions)
 
-    def run(
-        self,
-        work: Work,
-        model: str | None,
-        *,
-        with_worker: bool,
-    ) -> None:
+    def run(self, work: Work, model: str | None, *, with_worker: bool) -> None:
         """Do the work with a client of the queue, on the given server or an embedded one."""
-        url = self.redis_url or None
-        local = choose_model(url, model, say) if with_worker or url else None
-        with open_stack(url, local, say=say, queue=self.queue) as stack:
-            run_async(self._connected(stack, work))
-
-    async def _connected(self, stack: Stack, work: Work) -> None:
-        async def connected() -> None:
-            async with AsyncClient(stack.url, queue=self.queue, options=self.options) as client:
-                await work(stack, client)
-
-        await stack.guard(connected())
+        local = choose_model(self.redis_url, model, say) if with_worker or self.redis_url else None
+        run_on_stack(self.redis_url, self.queue, work, model=local, options=self.options)
 
     def how_to_go_on(self) -> str:
         if not self.job_id:

@@ -41,7 +41,7 @@ def queue(
 
         def show(status: QueueStatus) -> None:
             if as_json:
-                print_json(asdict(status))
+                print_json({"queue": status.queue} | asdict(status))  # its name in front
                 return
             answers.out("\n".join(queue_page(status, _screen(wide=wide))))
             if watch:

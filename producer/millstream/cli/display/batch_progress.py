@@ -66,7 +66,7 @@ class Shown:
 
     def _under_way(self) -> Iterator[str]:
         """The rows that were read and have not ended, by what they wait for."""
-        run = self.run
+        run = self.run.lines
         sent = run.under_way - run.followers - run.unsent
         if not self.load.workers or not sent:
             yield f"{sent:,} under way"
@@ -75,7 +75,7 @@ class Shown:
             yield f"{'up to ' if self.load.shared and computing else ''}{computing:,} computing"
             yield f"{sent - computing:,} queued"
         if run.unsent:
-            yield f"{run.unsent:,} {'waiting for room' if run.waits_for_room else 'to be sent'}"
+            yield f"{run.unsent:,} {'waiting for room' if self.run.ledger.full else 'to be sent'}"
         if run.followers:
             yield f"{run.followers:,} waiting for equal lines"
 
@@ -100,7 +100,7 @@ class Shown:
         left = self.most - self.run.tally.done
         if not left:
             return span(0)
-        seconds = self.run.clock.left_s(max(0, left - self.run.followers), self.most)
+        seconds = self.run.clock.left_s(max(0, left - self.run.lines.followers), self.most)
         return NOTHING if seconds is None else f"~{span(seconds)}"
 
     def _costs(self) -> Iterator[str]:

@@ -9,14 +9,7 @@ from millstream.cli.display.terminal import answers, plain
 from millstream.cli.display.times import age, local
 from millstream.client.session.job_status import JobStatus
 
-_TIMES = (
-    ("submitted", "submitted_ms"),
-    ("started", "started_ms"),
-    ("compiled", "compiled_ms"),
-    ("admitted", "admitted_ms"),
-    ("first token", "first_token_ms"),
-    ("finished", "finished_ms"),
-)
+_TIMES = ("submitted", "started", "compiled", "admitted", "first_token", "finished")
 
 
 def print_status(status: JobStatus) -> None:
@@ -36,7 +29,6 @@ def _lines(status: JobStatus, now_s: float) -> Iterator[tuple[str, str]]:
         yield "submits", str(status.submits)
     if status.requeued_from is not None:
         yield "requeued from", status.requeued_from
-    for name, field in _TIMES:
-        at_ms = getattr(status, field)
-        if at_ms is not None:
-            yield name, f"{local(at_ms)}  ({age(now_s - at_ms / 1000)} ago)"
+    for name in _TIMES:
+        if (at_ms := getattr(status, f"{name}_ms")) is not None:
+            yield name.replace("_", " "), f"{local(at_ms)}  ({age(now_s - at_ms / 1000)} ago)"

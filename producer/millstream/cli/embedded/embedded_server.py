@@ -19,11 +19,10 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
 
 import redis
 
-from millstream.cli.embedded.server_record import Instance, end
+from millstream.cli.embedded.server_record import Instance, end, stop
 from millstream.errors import MillstreamError, MissingExtra
 
 START_S = 60.0  # a long append-only file takes time to load
@@ -81,19 +80,13 @@ class EmbeddedServer:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop()
 
     def check(self) -> None:
         """Raises ServerFailed where the server has ended."""
         if self._process is not None and self._process.poll() is not None:
             raise ServerFailed(f"the embedded server ended: {tail(self.folder / 'valkey.log')}")
-
-    def note_worker(self, pid: int) -> None:
-        """Record a process to end if this command cannot end it."""
-        self._note(pid)
 
     def _take_lock(self) -> None:
         self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -153,9 +146,10 @@ class EmbeddedServer:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._note(None)
+        self.note_worker(None)
 
-    def _note(self, worker: int | None) -> None:
+    def note_worker(self, worker: int | None) -> None:
+        """Record the processes to end if this command cannot end them. `worker`: the process of one."""
         assert self._process is not None, "the server runs"
         Instance(str(self._socket), os.getpid(), self._process.pid, worker).write(self.folder)
 
@@ -176,16 +170,7 @@ class EmbeddedServer:
 
     def _stop(self) -> None:
         if self._process is not None:
-            if self._process.poll() is None:
-                self._process.terminate()
-                try:
-                    self._process.wait(STOP_S)
-                except (
-                    subprocess.TimeoutExpired,
-                    KeyboardInterrupt,
-                ):  # its append-only file survives
-                    self._process.kill()
-                    self._process.wait()
+            stop(self._process, STOP_S)  # its append-only file survives
             self._process = None
             Instance.remove(self.folder)
             self._remove_socket(self._socket)

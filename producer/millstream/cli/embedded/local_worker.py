@@ -8,8 +8,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
+from millstream.cli.embedded.server_record import stop
 from millstream.cli.embedded.worker_log import WorkerLog
 from millstream.errors import MillstreamError, MissingExtra
 
@@ -55,18 +55,9 @@ class LocalWorker:
         self.pid = self._process.pid
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._process is not None, "the block was entered"
-        if self._process.poll() is not None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(GRACE_S + STOP_S)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):  # a second Ctrl-C does not wait
-            self._process.kill()
-            self._process.wait()
+        stop(self._process, GRACE_S + STOP_S)
 
     def check(self) -> None:
         """Raises WorkerEnded where the process has ended."""

@@ -55,6 +55,18 @@ def end(pid: int, word: str) -> None:
         time.sleep(0.05)
 
 
+def stop(process: subprocess.Popen[bytes], wait_s: float) -> None:
+    """End a process of our own, in order or else by force; a second Ctrl-C does not wait."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(wait_s)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        process.kill()
+        process.wait()
+
+
 def _signal(pid: int, word: str, number: signal.Signals) -> None:
     if _runs_with(pid, word):
         with contextlib.suppress(ProcessLookupError):

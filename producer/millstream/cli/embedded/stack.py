@@ -17,7 +17,7 @@ from millstream.errors import InvalidRequest, Unavailable
 from millstream.model_path import problem_of
 from millstream.wire.connection import Endpoint, unavailable
 from millstream.wire.keys import ShardKeys
-from millstream.wire.state.heartbeat import SERVING, Heartbeat, read_loading, read_workers
+from millstream.wire.state.heartbeat import SERVING, read_all_workers, read_workers
 from millstream.wire.state.queue_info import QueueInfo, read_queue
 
 T = TypeVar("T")
@@ -45,22 +45,21 @@ class Stack:
 
     async def unserved(self, queue: str) -> list[int]:
         """The shards that no worker serves now."""
-        async with self._commands() as redis:
-            shards = await _shards(redis, queue)
+        async with self._reading(queue) as (redis, shards):
             return [n for n, keys in enumerate(shards) if not await read_workers(redis, keys)]
 
     async def loading(self, queue: str) -> int:
         """The workers of the queue that load their model, and will serve it."""
-        async with self._commands() as redis:
-            return len(await read_loading(redis, *await _shards(redis, queue)))
+        async with self._reading(queue) as (redis, shards):
+            return len((await read_all_workers(redis, *shards))[1])
 
     @contextlib.asynccontextmanager
-    async def _commands(self) -> AsyncIterator[Any]:
+    async def _reading(self, queue: str) -> AsyncIterator[tuple[Any, list[ShardKeys]]]:
         endpoint = Endpoint.of(self.url)
         redis = endpoint.commands("millstream-cli", connections=1)
         try:
             with unavailable(endpoint):
-                yield redis
+                yield redis, (await read_queue(redis, queue) or QueueInfo()).shard_keys(queue)
         finally:
             await redis.aclose()
 
@@ -69,27 +68,18 @@ class Stack:
         what is slower with it than it could be, with the reasons."""
         while self.queue is not None:
             with contextlib.suppress(Unavailable):  # `guard` has the better message if the server has ended
-                if serving := await self._serving(self.queue):
+                async with self._reading(self.queue) as (redis, shards):
+                    workers = await read_workers(redis, *shards)
+                if serving := [worker for worker in workers if worker.state == SERVING]:
                     return [worker.fallbacks for worker in serving if worker.fallbacks]
             await asyncio.sleep(LOOK_S)
         return []
-
-    async def _serving(self, queue: str) -> list[Heartbeat]:
-        async with self._commands() as redis:
-            workers = await read_workers(redis, *await _shards(redis, queue))
-        return [worker for worker in workers if worker.state == SERVING]
 
     async def _watch(self) -> None:
         while True:
             for check in self.checks:
                 check()
             await asyncio.sleep(LOOK_S)
-
-
-async def _shards(redis: Any, queue: str) -> list[ShardKeys]:
-    info = await read_queue(redis, queue) or QueueInfo()
-    keys = info.keys(queue)
-    return [keys.shard(n) for n in range(info.shards)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ def _title(status: QueueStatus) -> list[str]:
 
 
 def _lane(lane: LaneStatus) -> str:
-    waiting, running = (NOTHING if count is None else f"{count:,}" for count in (lane.waiting, lane.running))
+    waiting, running = _counts(lane)
     oldest = "" if lane.oldest_s is None else f" ({age(lane.oldest_s)})"
     return f"{lane.lane} {waiting} waiting{oldest}, {running} running"
 
@@ -48,10 +48,12 @@ def _lane(lane: LaneStatus) -> str:
 def _lanes(status: QueueStatus) -> Iterator[str]:
     yield f"{'lane':<11}   {'waiting':>7}   {'running':>7}   oldest waiting"
     for lane in status.lanes:
-        waiting, running = (
-            NOTHING if count is None else f"{count:,}" for count in (lane.waiting, lane.running)
-        )
+        waiting, running = _counts(lane)
         yield f"{lane.lane:<11}   {waiting:>7}   {running:>7}   {_oldest(lane, status.unread)}"
+
+
+def _counts(lane: LaneStatus) -> list[str]:
+    return [NOTHING if count is None else f"{count:,}" for count in (lane.waiting, lane.running)]
 
 
 def _oldest(lane: LaneStatus, unread: Mapping[str, str]) -> str:

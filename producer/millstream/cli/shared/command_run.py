@@ -11,7 +11,7 @@ import typer
 
 from millstream.cli.display.load_progress import show_loading
 from millstream.cli.display.terminal import complain, counted, print_json, say, warn
-from millstream.cli.embedded.stack import Stack, open_stack
+from millstream.cli.embedded.stack import LocalModel, Stack, open_stack
 from millstream.cli.shared.exits import ExitCode, exit_code
 from millstream.cli.shared.interrupts import run_async
 from millstream.client.async_client import AsyncClient
@@ -70,11 +70,23 @@ def run_with_client(
     redis_url: str | None, queue: str, work: Callable[[AsyncClient], Awaitable[None]]
 ) -> None:
     """Do the work with a client of the queue, on the given server or the embedded one, without a worker."""
-    with open_stack(redis_url or None, None, say=say, queue=queue) as stack:
+    run_on_stack(redis_url, queue, lambda _, client: work(client))
+
+
+def run_on_stack(
+    redis_url: str | None,
+    queue: str,
+    work: Callable[[Stack, AsyncClient], Awaitable[None]],
+    *,
+    model: LocalModel | None = None,
+    options: ClientOptions | None = None,
+) -> None:
+    """The same, with a worker of the `model` beside an embedded server."""
+    with open_stack(redis_url or None, model, say=say, queue=queue) as stack:
 
         async def connected() -> None:
-            async with AsyncClient(stack.url, queue=queue) as client:
-                await work(client)
+            async with AsyncClient(stack.url, queue=queue, options=options) as client:
+                await work(stack, client)
 
         run_async(stack.guard(connected()))
 

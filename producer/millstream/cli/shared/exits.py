@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Self
 
-from millstream.cli.embedded.demo_model import ModelUnavailable
-from millstream.cli.embedded.embedded_server import ServerFailed, ServerInUse
-from millstream.cli.embedded.local_worker import WorkerEnded
 from millstream.errors import (
     Conflict,
     InvalidRequest,
@@ -19,44 +17,35 @@ from millstream.errors import (
     NotFound,
     NotReady,
     QueueFull,
-    Unavailable,
 )
 
 
 class ExitCode(IntEnum):
-    OK = 0
-    FAILED = 1
-    USAGE = 2
-    UNAVAILABLE = 3
-    NOT_FOUND = 4
-    NOT_READY = 5
-    CANCELLED = 6
-    EXPIRED = 7
-    REFUSED = 8
-    INTERRUPTED = 130
+    """Each with its meaning, for the help."""
+
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> Self:
+        made = int.__new__(cls, code)
+        made._value_, made.meaning = code, meaning
+        return made
+
+    OK = 0, "done; for a batch: every line has its answer or its error row"
+    FAILED = 1, "the job failed; a batch: no line has an answer or, with --strict, there are error rows"
+    USAGE = 2, "a wrong argument or request field"
+    UNAVAILABLE = 3, "server, worker, model or disk cannot be used now; try again"
+    NOT_FOUND = 4, "no such job or dead letter, or its result has expired"
+    NOT_READY = 5, "the job has not ended yet"
+    CANCELLED = 6, "the job was cancelled"
+    EXPIRED = 7, "the job's deadline passed"
+    REFUSED = 8, "the queue is full, or the id is taken by another request"
+    INTERRUPTED = 130, "interrupted; what was submitted goes on"
 
 
-MEANINGS = {
-    ExitCode.OK: "done; for a batch: every line has its answer or its error row",
-    ExitCode.FAILED: "the job failed; a batch: no line has an answer or, with --strict, there are error rows",
-    ExitCode.USAGE: "a wrong argument or request field",
-    ExitCode.UNAVAILABLE: "server, worker, model or disk cannot be used now; try again",
-    ExitCode.NOT_FOUND: "no such job or dead letter, or its result has expired",
-    ExitCode.NOT_READY: "the job has not ended yet",
-    ExitCode.CANCELLED: "the job was cancelled",
-    ExitCode.EXPIRED: "the job's deadline passed",
-    ExitCode.REFUSED: "the queue is full, or the id is taken by another request",
-    ExitCode.INTERRUPTED: "interrupted; what was submitted goes on",
-}
-
+# All others are UNAVAILABLE: it is server, worker, model or disk.
 _CODES: tuple[tuple[type[MillstreamError], ExitCode], ...] = (
     (InvalidRequest, ExitCode.USAGE),
     (MissingExtra, ExitCode.USAGE),
-    (Unavailable, ExitCode.UNAVAILABLE),
-    (ServerInUse, ExitCode.UNAVAILABLE),
-    (ServerFailed, ExitCode.UNAVAILABLE),
-    (WorkerEnded, ExitCode.UNAVAILABLE),
-    (ModelUnavailable, ExitCode.UNAVAILABLE),
     (NotFound, ExitCode.NOT_FOUND),
     (NotDead, ExitCode.NOT_FOUND),
     (NotReady, ExitCode.NOT_READY),
@@ -75,5 +64,4 @@ def exit_code(error: MillstreamError) -> ExitCode:
 
 def epilog() -> str:
     """The table for --help."""
-    lines = "\n".join(f"- {code:d}: {meaning}" for code, meaning in MEANINGS.items())
-    return f"Exit codes:\n\n{lines}"
+    return "Exit codes:\n\n" + "\n".join(f"- {code:d}: {code.meaning}" for code in ExitCode)

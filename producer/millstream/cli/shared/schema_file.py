@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from millstream.errors import InvalidRequest
-from millstream.openai.structured_outputs import vllm_format
+from millstream.openai.structured_outputs import format_of_schema
 
 OPTION = "--schema"
 
@@ -20,7 +19,6 @@ def schema_text(path: Path) -> str:
         raise InvalidRequest(OPTION, str(path), f"cannot be read: {error}") from error
 
 
-def openai_schema(path: Path) -> dict[str, Any]:
+def openai_schema(path: Path) -> dict[str, Any] | None:
     """As the `response_format` of a batch line. Raises InvalidRequest if it is no JSON schema."""
-    made = vllm_format({"json": schema_text(path)}, lambda _: OPTION)
-    return {"type": "json_schema", "json_schema": {"schema": json.loads(made.text)}}
+    return format_of_schema(schema_text(path), OPTION)

@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millstream.errors import JobCancelled, JobError, JobExpired, JobFailed, ProtocolError
+from millstream.client.streaming.events import error_of_end
+from millstream.errors import JobError, ProtocolError
 from millstream.wire.messages.codec import MAX_RESULT_BYTES, decode, decode_without
-from millstream.wire.messages.job_messages import ErrorInfo, Result, State
+from millstream.wire.messages.job_messages import Result
 from millstream.wire.messages.record import partial_result
 from millstream.wire.messages.script_replies import JobRecord, LogEntry
 from millstream.wire.versions import TAKEN
@@ -33,16 +34,7 @@ class EndedJob:
             result = self._result()
         except ProtocolError as unread:
             raise with_remedy(self.record, unread) from unread
-        match self.record.state:
-            case State.FAILED:
-                error = result.error or ErrorInfo(code="unknown", message="the worker gave no reason")
-                return JobFailed(self.record.job_id, error.code, error.message, result)
-            case State.CANCELLED:
-                return JobCancelled(self.record.job_id, result)
-            case State.EXPIRED:
-                return JobExpired(self.record.job_id, result)
-            case _:
-                return result
+        return error_of_end(self.record.job_id, self.record.state, result.error, result) or result
 
     def _result(self) -> Result:
         if self.record.result is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from millstream.wire.keys import Lane
 from millstream.wire.messages.job_messages import State
@@ -30,19 +31,11 @@ class JobStatus:
 
     @classmethod
     def of(cls, record: JobRecord) -> JobStatus:
-        return cls(
-            id=record.job_id,
-            state=record.state,
-            lane=Lane(record.lane) if record.lane in tuple(Lane) else record.lane,
-            attempt=record.attempt,
-            submits=record.submits,
-            worker=record.owner or None,
-            cancel_requested=record.cancelled,
-            submitted_ms=record.submitted_ms,
-            started_ms=record.started_ms,
-            compiled_ms=record.compiled_ms,
-            admitted_ms=record.admitted_ms,
-            first_token_ms=record.first_token_ms,
-            finished_ms=record.finished_ms,
-            requeued_from=record.requeued_from,
-        )
+        own: dict[str, Any] = {
+            "id": record.job_id,
+            "lane": Lane(record.lane) if record.lane in tuple(Lane) else record.lane,
+            "worker": record.owner or None,
+            "cancel_requested": record.cancelled,
+        }
+        others = {field.name for field in fields(cls)} - own.keys()
+        return cls(**{name: getattr(record, name) for name in others} | own)

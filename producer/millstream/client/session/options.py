@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.codec import MAX_MESSAGE_BYTES
@@ -19,17 +19,13 @@ ABOVE_ZERO = (
     "connections",
     "stream_buffer",
 )
-WHOLE = (
-    "max_entries",
-    "max_bytes",
-    "max_payload_bytes",
-    "connections",
-    "stream_buffer",
-    "shards",
-    "durability_replicas",
-)
 SECONDS = ("result_ttl_s", "timeout_s", "reconnect_s", "durability_timeout_s")
-UNSET = ("shards", "durability_replicas")  # may be None
+# By a field's annotation: the types that are taken, and their name.
+_KINDS = {
+    "int": ((int,), "a whole number"),
+    "int | None": ((int, type(None)), "a whole number"),
+    "float": ((int, float), "a number of seconds"),
+}
 MAX_DURABILITY_TIMEOUT_S = 3600.0
 MAX_PAYLOAD_BYTES = 8 * 1024**2
 
@@ -92,12 +88,10 @@ class ClientOptions:
             )
 
     def _check_kinds(self) -> None:
-        for field in (*WHOLE, *SECONDS):
-            value = getattr(self, field)
-            kind = "a number of seconds" if field in SECONDS else "a whole number"
-            taken = (int, float) if field in SECONDS else (int,)
-            if type(value) not in taken and not (value is None and field in UNSET):
-                raise InvalidRequest(field, value, f"must be {kind}")
+        for field in fields(self):
+            taken, kind = _KINDS.get(str(field.type), ((), ""))
+            if taken and type(value := getattr(self, field.name)) not in taken:
+                raise InvalidRequest(field.name, value, f"must be {kind}")
         if not isinstance(self.name, str):
             raise InvalidRequest("name", self.name, "must be a string")
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 from millstream.client.session.options import ClientOptions
 from millstream.client.session.queue_status import LaneStatus, QueueStatus
 from millstream.errors import MillstreamError
 from millstream.wire.keys import Lane
-from millstream.wire.state.queue_counts import LaneNumbers, QueueNumbers
+from millstream.wire.state.queue_counts import LaneNumbers
 from millstream.wire.state.queue_series import QueueSeries, QueueSnapshot
 
 AGAIN_S = 1.0
@@ -63,13 +64,7 @@ def snapshot_of(status: QueueStatus, *, open_page: bool = False) -> QueueSnapsho
         oldest_s=known,
         workers=None if status.workers is None else (*status.workers, *(status.loading or ())),
         models=None if status.workers is None else len(status.models),
-        numbers=QueueNumbers(
-            delayed=status.delayed,
-            held_bytes=status.held_bytes,
-            fullest_bytes=status.fullest_bytes,
-            dead=status.dead,
-            tenants=None if open_page or status.tenants is None else dict(status.tenants),
-        ),
+        numbers=replace(status, tenants=None) if open_page else status,
         shards=status.shards,
         shard_limit_bytes=status.max_bytes,
         shard_limit_jobs=ClientOptions().max_entries,

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from redis.exceptions import NoPermissionError
 
 from millstream.client.session.job_reader import QueueJobs
 from millstream.wire.keys import LANES, Lane, ShardKeys
-from millstream.wire.state.heartbeat import DRAINING, Heartbeat, models_of, read_all_workers
-from millstream.wire.state.model_facts import ModelFacts
+from millstream.wire.state.heartbeat import DRAINING, Heartbeat, WorkerFacts, models_of, read_all_workers
 from millstream.wire.state.queue_counts import (
     LaneNumbers,
     QueueNumbers,
@@ -24,7 +23,7 @@ from millstream.wire.state.queue_counts import (
     read_numbers,
     total,
 )
-from millstream.wire.state.queue_info import QueueInfo, read_queue
+from millstream.wire.state.queue_info import read_queue
 
 OTHER_ROLE = "needs the operator or observer role"
 NO_RIGHT = "this user may not read it"
@@ -42,24 +41,15 @@ class LaneStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStatus(ModelFacts):
+class WorkerStatus(WorkerFacts):
     """A worker's last heartbeat. Rates are means between its last two."""
 
     name: str
-    state: str  # loading (for the first time), serving, starting (another engine) or draining (takes no jobs)
-    rows_running: int
-    rows_waiting: int
-    grammars_waiting: int  # requests whose response_format is being compiled, or waits for that
-    kv_used: int  # KV tokens: of rows, of prefixes that can be found again, and free
-    kv_cached: int
-    kv_free: int
     prompt_tokens_per_s: float  # computed
     output_tokens_per_s: float
     prefix_hit_rate: float | None  # share of the prompt tokens found in the KV cache; None: none looked up
     started_ms: int | None  # Unix milliseconds of the server's clock
-    package: str  # version of millstream
     versions: tuple[int, int]  # the first and the last message version that it takes
-    step: str = ""  # of its start, while it loads or starts another engine
     heartbeat_s: float | None = None  # age of this heartbeat; None: an older worker does not report it
     late: bool = False  # the next one should have come: the worker may be gone
 
@@ -69,7 +59,7 @@ class WorkerStatus(ModelFacts):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueStatus:
+class QueueStatus(QueueNumbers):
     """A queue over all its shards. `unread`: the reason why a field is None, by its name."""
 
     queue: str
@@ -79,13 +69,8 @@ class QueueStatus:
     model_digest: str  # of its checkpoint
     models: tuple[str, ...]  # of the living workers; several while one replaces another
     lanes: tuple[LaneStatus, ...]
-    delayed: int | None  # jobs that wait for a retry
-    dead: int | None  # dead letters
-    held_bytes: int | None  # of requests whose jobs have not ended
-    fullest_bytes: int | None  # the same, of the shard that holds most
     max_bytes: int  # of a shard, by this client's options: more is refused
     workers: tuple[WorkerStatus, ...] | None  # the living ones, by name
-    tenants: Mapping[str, int] | None  # jobs that wait beyond a lane's window, by tenant
     unread: Mapping[str, str]
     loading: tuple[WorkerStatus, ...] | None = ()  # workers that load their model and have not served yet
 
@@ -102,12 +87,14 @@ async def queue_status(jobs: QueueJobs, *, tenants: bool = True) -> QueueStatus:
     session = jobs.session
     with session.reach():
         info = await read_queue(session.redis, jobs.queue)
-        keys = (info or QueueInfo()).keys(jobs.queue)
-        shards = [keys.shard(shard) for shard in range(info.shards if info else 0)]
+        shards = info.shard_keys(jobs.queue) if info else []
         at_ms = await session.now_ms()
         lanes = await read_lanes(session.redis, *shards)
         numbers = await read_numbers(session.redis, *shards, tenants=tenants)
-        beats, loading = await _beats(session.redis, shards)
+        beats: list[Heartbeat] | None = None
+        loading: list[Heartbeat] | None = None
+        with contextlib.suppress(NoPermissionError):
+            beats, loading = await read_all_workers(session.redis, *shards)
         unread = _unread(lanes.values(), numbers, beats)
         found = [
             await _lane(session.redis, shards, lane, lanes[lane], beats, at_ms, unread) for lane in LANES
@@ -120,37 +107,17 @@ async def queue_status(jobs: QueueJobs, *, tenants: bool = True) -> QueueStatus:
         model_digest=info.model_digest if info else "",
         models=tuple(sorted(models_of(beats or ()).values())),
         lanes=tuple(found),
-        delayed=numbers.delayed,
-        dead=numbers.dead,
-        held_bytes=numbers.held_bytes,
-        fullest_bytes=numbers.fullest_bytes,
         max_bytes=session.options.max_bytes,
         workers=None if beats is None else tuple(_worker(one, at_ms) for one in beats),
-        tenants=numbers.tenants,
         unread=unread,
         loading=None if loading is None else tuple(_worker(one, at_ms) for one in loading),
+        **asdict(numbers),
     )
 
 
-async def _beats(
-    redis: Any, shards: Sequence[ShardKeys]
-) -> tuple[list[Heartbeat], list[Heartbeat]] | tuple[None, None]:
-    try:
-        return await read_all_workers(redis, *shards)
-    except NoPermissionError:
-        return None, None
-
-
 def _unread(lanes: Any, numbers: QueueNumbers, beats: Sequence[Heartbeat] | None) -> dict[str, str]:
-    values = {
-        "lanes": None if any(lane.waiting is None for lane in lanes) else 0,
-        "delayed": numbers.delayed,
-        "dead": numbers.dead,
-        "held_bytes": numbers.held_bytes,
-        "fullest_bytes": numbers.fullest_bytes,
-        "workers": beats,
-        "tenants": numbers.tenants,
-    }
+    unreadable = any(lane.waiting is None for lane in lanes)
+    values = {"lanes": None if unreadable else 0, "workers": beats} | asdict(numbers)
     others = ("dead", "tenants")
     return {
         name: OTHER_ROLE if name in others else NO_RIGHT for name, value in values.items() if value is None

@@ -61,9 +61,7 @@ class Session:
     ) -> None:
         self.endpoint = Endpoint.of(target)
         self.options = options
-        self.redis = self.endpoint.commands(
-            options.name, connections=options.connections, timeout_s=options.timeout_s, retries=RETRIES
-        )
+        self.redis = self._pool(options.connections, options.timeout_s)
         self.mailroom = Mailroom()
         self.looks = looks or Looks()
         self._patient: Redis | None = None
@@ -77,14 +75,14 @@ class Session:
     def patient(self) -> Redis:
         """The pool for slow commands: submits that wait for their durability."""
         if self._patient is None:
-            options = self.options
-            self._patient = self.endpoint.commands(
-                options.name,
-                connections=WAITING * options.connections,
-                timeout_s=options.timeout_s + options.durability_timeout_s,
-                retries=RETRIES,
-            )
+            longest_s = self.options.timeout_s + self.options.durability_timeout_s
+            self._patient = self._pool(WAITING * self.options.connections, longest_s)
         return self._patient
+
+    def _pool(self, connections: int, timeout_s: float) -> Redis:
+        return self.endpoint.commands(
+            self.options.name, connections=connections, timeout_s=timeout_s, retries=RETRIES
+        )
 
     def dispatcher(self, pubsub: PubSub) -> Dispatcher:
         self._check_open()  # a closed client's dispatcher would connect again, and nobody would end it

@@ -10,8 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator
 
-from millstream.client.streaming.mailbox import Sink
-from millstream.wire.connection import Endpoint, Subscriptions
+from millstream.wire.connection import Endpoint, MessageListener, Subscriptions
 
 
 class Dispatcher:
@@ -20,11 +19,11 @@ class Dispatcher:
     def __init__(self, endpoint: Endpoint, name: str, *, sharded: bool) -> None:
         self._name = name
         self._subscriptions = Subscriptions(endpoint, name, self, sharded=sharded)
-        self._sinks: dict[str, list[Sink]] = {}
+        self._sinks: dict[str, list[MessageListener]] = {}
         self._task: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
-    def subscription(self, channels: Iterable[str], sink: Sink) -> Iterator[None]:
+    def subscription(self, channels: Iterable[str], sink: MessageListener) -> Iterator[None]:
         """Deliver the channels' messages to `sink` while the block runs."""
         names = list(channels)
         for channel in names:
@@ -35,7 +34,7 @@ class Dispatcher:
             for channel in names:
                 self.drop(channel, sink)
 
-    def drop(self, channel: str, sink: Sink) -> None:
+    def drop(self, channel: str, sink: MessageListener) -> None:
         """End one channel of a subscription early; a no-op if it has ended already."""
         sinks = self._sinks.get(channel, [])
         if sink in sinks:
@@ -57,7 +56,7 @@ class Dispatcher:
         if task is not None:
             task.result()  # raise a fault of its code
 
-    def _add(self, channel: str, sink: Sink) -> None:
+    def _add(self, channel: str, sink: MessageListener) -> None:
         if self._task is None:
             self._task = asyncio.create_task(self._subscriptions.run(), name=self._name)
         elif self._task.done():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from millstream.errors import JobCancelled, JobExpired, JobFailed
+from millstream.errors import JobCancelled, JobError, JobExpired, JobFailed
 from millstream.wire.messages.choices import ChoiceDelta
-from millstream.wire.messages.job_messages import ErrorInfo, State
+from millstream.wire.messages.job_messages import ErrorInfo, Result, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,36 +37,41 @@ class RewindEvent:
     text of later events; it comes again.
     """
 
+    text: ClassVar[str] = ""
     cursor: str
     seq: int
-
-    @property
-    def text(self) -> str:
-        return ""
 
 
 @dataclass(frozen=True, slots=True)
 class EndEvent:
     """The last event: the job's terminal state, and the error if it failed."""
 
+    text: ClassVar[str] = ""
     cursor: str
     job_id: str
     state: State
     error: ErrorInfo | None = None
 
-    @property
-    def text(self) -> str:
-        return ""
-
     def raise_for_state(self) -> None:
         """Raise JobFailed, JobCancelled or JobExpired unless the job was completed."""
-        if self.state is State.FAILED:
-            error = self.error or ErrorInfo(code="unknown", message="the worker gave no reason")
-            raise JobFailed(self.job_id, error.code, error.message)
-        if self.state is State.CANCELLED:
-            raise JobCancelled(self.job_id)
-        if self.state is State.EXPIRED:
-            raise JobExpired(self.job_id)
+        if (error := error_of_end(self.job_id, self.state, self.error)) is not None:
+            raise error
+
+
+def error_of_end(
+    job_id: str, state: State, error: ErrorInfo | None, result: Result | None = None
+) -> JobError | None:
+    """The error of a job that has ended, with its result; None if it was completed."""
+    match state:
+        case State.FAILED:
+            told = error or ErrorInfo(code="unknown", message="the worker gave no reason")
+            return JobFailed(job_id, told.code, told.message, result)
+        case State.CANCELLED:
+            return JobCancelled(job_id, result)
+        case State.EXPIRED:
+            return JobExpired(job_id, result)
+        case _:
+            return None
 
 
 Event = TokenEvent | RewindEvent | EndEvent

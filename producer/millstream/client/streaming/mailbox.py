@@ -5,22 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from millstream.wire.timing import within
 
 MAX_BYTES = 4 * 1024**2  # of messages that wait for one reader
 MAX_ALL_BYTES = 64 * 1024**2  # the same for all readers of a client
-
-
-class Sink(Protocol):
-    """Receives a channel's messages on the event loop. Must not wait."""
-
-    def deliver(self, channel: str, payload: bytes) -> None:
-        """One published message."""
-
-    def subscribed(self, channel: str) -> None:
-        """The server acknowledged the subscription; again after each reconnect: messages may be missing."""
 
 
 class Mail(NamedTuple):

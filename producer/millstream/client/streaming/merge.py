@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta
+from millstream.wire.messages.choices import OF_END, Choice, ChoiceDelta, Delta
 
 
 def missing_deltas(choices: Iterable[Choice], read: Sequence[Delta]) -> tuple[ChoiceDelta, ...]:
@@ -30,10 +30,7 @@ def _missing(choice: Choice, parts: Sequence[ChoiceDelta]) -> ChoiceDelta | None
         token_ids=choice.token_ids[tokens:],
         logprobs=choice.logprobs[tokens:] if choice.logprobs is not None else None,
         reasoning_content=choice.reasoning_content[thought:],
-        finish_reason=None if finished else choice.finish_reason,
-        complete=None if finished else choice.complete,
-        tool_calls=() if finished else choice.tool_calls,
-        schema_error="" if finished else choice.schema_error,
+        **({} if finished else {name: getattr(choice, name) for name in OF_END}),
     )
     new = delta.text or delta.reasoning_content or delta.token_ids or delta.finish_reason
     return delta if new else None

@@ -43,7 +43,7 @@ class WorkerVersions:
             self._next_look_s = time.monotonic() + self._look_s  # for submits that come during this check
         try:
             info = await self._jobs.reopen()
-            workers, self._window = await self._look(info), info.versions
+            workers, self._window = await self._read(*info.shard_keys(self._jobs.queue)), info.versions
         except QueueMismatch:
             self._next_look_s = NEVER
             raise
@@ -70,18 +70,13 @@ class WorkerVersions:
         """True if every shard has a living worker that reads this version; creates nothing."""
         if time.monotonic() >= self._next_shards_look_s:
             info = await self._jobs.info()
-            keys = info.keys(self._jobs.queue)
-            found = [await self._read(keys.shard(shard)) for shard in range(info.shards)]
+            found = [await self._read(keys) for keys in info.shard_keys(self._jobs.queue)]
             self._living_by_shard = [[worker.versions for worker in workers] for workers in found]
             self._next_shards_look_s = time.monotonic() + self._look_s
         return all(any(version in window for window in living) for living in self._living_by_shard)
 
     def _taken(self, version: int) -> bool:
         return any(version in window for window in self._living or [self._window])
-
-    async def _look(self, info: QueueInfo) -> list[Heartbeat]:
-        keys = info.keys(self._jobs.queue)
-        return await self._read(*(keys.shard(shard) for shard in range(info.shards)))
 
     async def _read(self, *shards: ShardKeys) -> list[Heartbeat]:
         """The living workers; none also if that is unknown."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
@@ -13,6 +12,7 @@ from millstream.client.session.session import Session
 from millstream.wire.calls import ScriptCall
 from millstream.wire.calls.scripts import run_many_then
 from millstream.wire.connection import is_cluster
+from millstream.wire.connection.slots import places_by
 from millstream.wire.state.durability import Reached, Wait, check_durability
 
 R = TypeVar("R")
@@ -51,7 +51,8 @@ class DurableWrites:
             return await run_many_then(redis, requests, self.wait.command)
         replies: dict[int, tuple[R | Exception, Any]] = {}
         async with asyncio.TaskGroup() as group:
-            shards = _by_shard(requests)
+            # the keys of a shard share one hash tag
+            shards = places_by(request.keys[0].partition("}")[0] for request in requests)
             sent = [
                 group.create_task(self._send_to_shard([requests[i] for i in places])) for places in shards
             ]
@@ -67,12 +68,3 @@ class DurableWrites:
             return await run_many_then(self._session.patient, requests, self.wait.command)
         except (RedisError, OSError) as error:
             return [(error, None)] * len(requests)
-
-
-def _by_shard(requests: Iterable[ScriptCall[R]]) -> list[list[int]]:
-    """The places of the calls of each shard, whose keys share one hash tag."""
-    shards: defaultdict[str, list[int]] = defaultdict(list)
-    for place, request in enumerate(requests):
-        tag, _, _ = request.keys[0].partition("}")
-        shards[tag].append(place)
-    return list(shards.values())

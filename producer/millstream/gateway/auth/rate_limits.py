@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from itertools import chain
 from typing import Protocol
 from uuid import uuid4
@@ -33,8 +33,8 @@ _NAMES = {"requests": "requests per minute", "tokens": "tokens per minute", "enq
 
 
 class JobStates(Protocol):
-    async def states(self, queue: str, own_ids: Sequence[str]) -> list[State | None]:
-        """Returns the jobs' states; None for one that does not exist."""
+    async def states(self, own_ids: Sequence[str]) -> list[State | None]:
+        """Returns the states of a queue's jobs; None for one that does not exist."""
         ...
 
 
@@ -61,13 +61,16 @@ class Charge:
 
 
 class RateLimits:
-    """`jobs`: those of all queues. `monotonic`: seconds, of a clock that nobody sets."""
+    """`clients`: by queue. `monotonic`: seconds, of a clock that nobody sets."""
 
     def __init__(
-        self, redis: GatewayRedis, jobs: JobStates, monotonic: Callable[[], float] = time.monotonic
+        self,
+        redis: GatewayRedis,
+        clients: Mapping[str, JobStates],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._redis = redis
-        self._jobs = jobs
+        self._clients = clients
         self._monotonic = monotonic
         self._gateway = uuid4().hex[:16]
         self._next_look_s: dict[str, float] = {}  # by tenant
@@ -80,7 +83,7 @@ class RateLimits:
         if not caller.is_limited:
             return
         if post.joined or post.once:
-            states = await self._jobs.states(post.queue, own_ids(made.name))
+            states = await self._clients[post.queue].states(own_ids(made.name))
             if any(state is not None for state in states):
                 made.made = True
                 return
@@ -158,7 +161,7 @@ class RateLimits:
         ended = []
         for queue, of_queue in jobs.items():
             names = list(chain.from_iterable(of_queue.values()))
-            states = dict(zip(names, await self._jobs.states(queue, names), strict=True))
+            states = dict(zip(names, await self._clients[queue].states(names), strict=True))
             for member, its in of_queue.items():
                 found = [states[own_id] for own_id in its]
                 if all(member in missing if state is None else state.terminal for state in found):
@@ -181,11 +184,7 @@ def _headers(caller: ApiKey, reply: ChargeReply) -> dict[str, str]:
 
 def _refusal(caller: ApiKey, reply: ChargeReply, tokens: int) -> ApiError:
     name = _NAMES[reply.refused_by]
-    limit = {
-        "requests": caller.requests_per_min,
-        "tokens": caller.tokens_per_min,
-        "enqueued": caller.max_enqueued_tokens,
-    }[reply.refused_by]
+    limit = dict(zip(_NAMES, astuple(caller.limits), strict=True))[reply.refused_by]
     if reply.retry_after_ms < 0:
         message = f"about {tokens} tokens are above this key's limit of {limit} {name}; ask for fewer"
         return ApiError(429, message, "rate_limit_exceeded", headers=NO_RETRY)

@@ -59,7 +59,8 @@ class WholeResponder(Responder):
             raise ApiError(500, message, "unreadable", headers=NO_RETRY) from None
         if not isinstance(body, WholeBody):
             raise body
-        await self._send_json(body)
+        response = Response(body.data, media_type="application/json", headers=body.headers)
+        await response({"type": "http"}, self._receive, self._send)
 
     async def _ended(self, job: CompletionJob) -> list[EndedJob]:
         """The jobs when all have ended, or the one that was not completed. Raises NotFound, NotReady."""
@@ -73,13 +74,6 @@ class WholeResponder(Responder):
                     return [end]
                 found[job_id] = end
         return [found[job_id] for job_id in job.ids]
-
-    async def _send_json(self, body: WholeBody) -> None:
-        response = Response(body.data, media_type="application/json", headers=body.headers)
-        await self._send(
-            {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
-        )
-        await self._send({"type": "http.response.body", "body": response.body})
 
 
 class WholeBody(NamedTuple):

@@ -80,9 +80,5 @@ class QueueClients(dict[str, QueueClient]):
     def __missing__(self, queue: str) -> QueueClient:
         return self.setdefault(queue, self._client.with_queue(queue))
 
-    async def states(self, queue: str, own_ids: Sequence[str]) -> list[State | None]:
-        """Returns the states of a queue's jobs; None for one that does not exist."""
-        return await self[queue].states(own_ids)
-
     async def aclose(self) -> None:
         await self._client.aclose()

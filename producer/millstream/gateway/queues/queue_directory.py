@@ -130,8 +130,7 @@ class QueueDirectory:
         except ProtocolError as error:
             self._damaged.failed(queue, queue=queue, error=str(error))
             return ServedQueue(queue, readable=False)
-        keys = info.keys(queue)
-        workers = await read_workers(redis, *(keys.shard(shard) for shard in range(info.shards)))
+        workers = await read_workers(redis, *info.shard_keys(queue))
         kept = any(worker.keeps_results for worker in workers)
         return ServedQueue(queue, tuple(workers), info.model, shards=info.shards if kept else 1)
 

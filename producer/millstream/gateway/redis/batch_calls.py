@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -39,13 +39,17 @@ class HoldReply:
 
 @dataclass(frozen=True, slots=True)
 class PartCounts:
-    """Numbers of rows, and the tokens of those that were completed; a commit adds its own."""
+    """Numbers of rows, and the tokens of those that were completed; a commit adds its own. `expected`: rows
+    of lines that expect an answer, which `agreed` of them have.
+    """
 
     completed: int = 0
     failed: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    expected: int = 0
+    agreed: int = 0
 
 
 def create_batch(
@@ -102,11 +106,10 @@ def commit_part(
     """Adds written parts. `parts`: each with the numbers of its lines; `behind`: how many parts there are
     already. False: another holds the batch, or there are more parts than that.
     """
-    numbers = (counts.completed, counts.failed, counts.prompt_tokens, counts.cached_tokens)
     return ScriptCall(
         gateway_script("commit_part"),
         (keys.batch(batch_id), keys.batch_parts(batch_id), keys.batch_lines(batch_id)),
-        (holder, behind, *numbers, counts.output_tokens, *(text for pair in parts for text in pair)),
+        (holder, behind, *astuple(counts), *(text for pair in parts for text in pair)),
         lambda reply: bool(reply.decode() == "ok"),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -76,9 +76,7 @@ def charge(
         (
             id,
             positive("tokens", tokens),
-            limits.requests_per_min,
-            limits.tokens_per_min,
-            limits.max_enqueued_tokens,
+            *astuple(limits),
             positive("ttl_ms", ttl_ms),
             gateway_ms,
         ),

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from millstream.errors import InvalidRequest
+from millstream.wire.keys import Key
 
 API_KEYS = "{msgw}:keys"  # a hash: SHA-256 of a key in hex -> JSON of whose it is; `made`: there was one
 STORE = "{msgw}:store"  # a hash: id of the store of files, since_ms: when it was first seen, swept_ms
@@ -43,6 +44,21 @@ def decoded(text: str) -> str | None:
 class TenantKeys:
     tenant: str
 
+    # Hash: requests, tokens: when the bucket is full again, in ms; moved_ms: when that was last moved with
+    # the server's clock; enqueued: tokens of requests under way.
+    rates = Key("rates")
+    # Sorted set: `<tokens> <own id> <queue>` of each job under way, `<tokens> <id>` of each batch, by when it
+    # is forgotten.
+    enqueued = Key("enqueued")
+    # Sorted set: gateways that answer requests of the tenant, by when they were last seen.
+    replicas = Key("replicas")
+    # Sorted sets: ids of files and of batches, by when they were created, in Unix microseconds, no two the
+    # same. Some may have expired.
+    files = Key("files")
+    batches = Key("batches")
+    # Sorted set: ids of batches that have not ended, by when a gateway should look, Unix ms.
+    open_batches = Key("open-batches")
+
     def __post_init__(self) -> None:
         check_tenant(self.tenant)
 
@@ -50,30 +66,11 @@ class TenantKeys:
     def tag(self) -> str:
         return f"{{msgw:{self.tenant}}}"
 
-    @property
-    def rates(self) -> str:
-        """Hash: requests, tokens: when the bucket is full again, in ms; moved_ms: when that was last moved
-        with the server's clock; enqueued: tokens of requests under way.
-        """
-        return f"{self.tag}:rates"
-
-    @property
-    def enqueued(self) -> str:
-        """Sorted set: `<tokens> <own id> <queue>` of each job under way, `<tokens> <id>` of each batch, by
-        when it is forgotten.
-        """
-        return f"{self.tag}:enqueued"
-
     def seen(self, gateway: str) -> str:
         """Hash: server_ms, gateway_ms: the server's clock and the gateway's own, at the gateway's last charge
         of the tenant.
         """
         return f"{self.tag}:seen:{gateway}"
-
-    @property
-    def replicas(self) -> str:
-        """Sorted set: gateways that answer requests of the tenant, by when they were last seen."""
-        return f"{self.tag}:replicas"
 
     def posts(self, digest: str) -> str:
         """Hash: own id -> `open | left <replica> <ms> <queue>` of each POST under way of this digest."""
@@ -83,28 +80,9 @@ class TenantKeys:
         """Hash: digest, queue of the POST with an Idempotency-Key of this SHA-256; file of an upload."""
         return f"{self.tag}:once:{digest}"
 
-    @property
-    def files(self) -> str:
-        """Sorted set: ids of files, by when they were created, in Unix microseconds, no two the same. Some
-        may have expired.
-        """
-        return f"{self.tag}:files"
-
     def file(self, file_id: str) -> str:
         """Hash: filename, purpose, bytes, created_s, expires_s (0: never). It expires with the file."""
         return f"{self.tag}:file:{file_id}"
-
-    @property
-    def batches(self) -> str:
-        """Sorted set: ids of batches, by when they were created, in Unix microseconds, no two the same. Some
-        may have expired.
-        """
-        return f"{self.tag}:batches"
-
-    @property
-    def open_batches(self) -> str:
-        """Sorted set: ids of batches that have not ended, by when a gateway should look, Unix ms."""
-        return f"{self.tag}:open-batches"
 
     def batch(self, batch_id: str) -> str:
         """Hash: what is known of a batch, and who carries it out: holder, until_ms."""

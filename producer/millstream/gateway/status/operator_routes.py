@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from starlette.requests import Request
@@ -19,18 +18,14 @@ from millstream.wire.metrics_page import encoded
 from millstream.wire.state.queue_series import QueueSeries
 
 
-@dataclass(frozen=True, slots=True)
 class OperatorRoutes:
     """`/backlog` asks for a key and shows its queues; the others name no tenant and ask for none."""
 
-    gateway: GatewayContext
-    registry: CollectorRegistry
-    scrape: QueueScrape
-
-    @classmethod
-    def of(cls, gateway: GatewayContext, registry: CollectorRegistry) -> Self:
+    def __init__(self, gateway: GatewayContext, registry: CollectorRegistry) -> None:
+        self.gateway = gateway
+        self.registry = registry
         reads = {queue: gateway.clients[queue].queue_info for queue in gateway.directory.queues}
-        return cls(gateway, registry, QueueScrape(QueueSeries(registry), reads, open_page=True))
+        self.scrape = QueueScrape(QueueSeries(registry), reads, open_page=True)
 
     async def healthz(self, request: Request) -> Response:
         """Answers 200 as long as the process runs."""
@@ -56,12 +51,9 @@ class OperatorRoutes:
 
     async def backlog(self, request: Request, caller: ApiKey) -> Response:
         seen = await self.gateway.directory.seen_by(caller)
-        queues = {one.queue: await self._backlog(one.queue) for one in seen}
+        queues = {one.queue: _to_api(await self.gateway.clients[one.queue].queue_info()) for one in seen}
         waiting = [one["waiting"] for one in queues.values()]
         return JSONResponse({"queues": queues, "waiting": sum(count or 0 for count in waiting)})
-
-    async def _backlog(self, queue: str) -> dict[str, Any]:
-        return _to_api(await self.gateway.clients[queue].queue_info())
 
 
 def _to_api(status: QueueStatus) -> dict[str, Any]:

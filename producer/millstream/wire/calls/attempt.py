@@ -81,23 +81,11 @@ def _started(reply: Any) -> StartReply:
         return StartReply(started=False)
     if len(reply) == 1:
         return StartReply(started=False, served=reply[0].decode())
-    attempt, last_seq, died, died_alone, cancelled, submitted_ms, started_ms, *rest = reply
-    compiled_ms, admitted_ms, first_token_ms, seed, log = rest
-    return StartReply(
-        started=True,
-        attempt=attempt,
-        last_seq=last_seq,
-        died=died,
-        died_alone=died_alone,
-        cancelled=bool(cancelled),
-        submitted_ms=submitted_ms,
-        started_ms=started_ms or None,
-        compiled_ms=number(compiled_ms or None),
-        admitted_ms=number(admitted_ms or None),
-        first_token_ms=number(first_token_ms or None),
-        seed=int(seed),
-        log=tuple(log_entry(entry_id, fields) for entry_id, fields in log),
-    )
+    *counts, cancelled, submitted_ms, started_ms, compiled_ms, admitted_ms, first_token_ms, seed, log = reply
+    times = [number(time or None) for time in (started_ms, compiled_ms, admitted_ms, first_token_ms)]
+    entries = tuple(log_entry(entry_id, fields) for entry_id, fields in log)
+    made: list[Any] = [*counts, bool(cancelled), submitted_ms, *times, int(seed), entries]
+    return StartReply(True, "", *made)  # in the order of its fields
 
 
 def isolate(

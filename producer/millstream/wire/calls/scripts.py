@@ -17,6 +17,7 @@ from redis.exceptions import NoScriptError
 
 from millstream.errors import ProtocolError
 from millstream.wire.connection import is_cluster
+from millstream.wire.connection.slots import places_by, slot_of
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -137,7 +138,7 @@ async def _send(redis: Any, commands: Sequence[Command], last: Command) -> list[
     """
     if not commands:
         return []
-    places = redis.by_slot(commands) if last and is_cluster(redis) else [range(len(commands))]
+    places = places_by(map(slot_of, commands)) if last and is_cluster(redis) else [range(len(commands))]
     async with redis.pipeline(transaction=False) as pipeline:
         for group in places:
             for command in (*(commands[place] for place in group), *([last] if last else ())):

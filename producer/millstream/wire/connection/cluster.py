@@ -14,7 +14,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from redis.asyncio import Redis
@@ -30,7 +29,7 @@ from redis.exceptions import (
 )
 
 from millstream.wire.connection.nodes import ServerNode
-from millstream.wire.connection.slots import slot_of
+from millstream.wire.connection.slots import places_by, slot_of
 from millstream.wire.connection.topology import Topology
 from millstream.wire.timing import Backoff
 
@@ -86,9 +85,7 @@ class ClusterClient(AsyncCoreCommands):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -103,13 +100,6 @@ class ClusterClient(AsyncCoreCommands):
         if isinstance(command.reply, Exception):
             raise command.reply
         return command.reply
-
-    def by_slot(self, commands: Sequence[Sequence[Any]]) -> list[list[int]]:
-        """The places of these commands, grouped by slot."""
-        groups: dict[int | None, list[int]] = defaultdict(list)
-        for place, command in enumerate(commands):
-            groups[slot_of(command)].append(place)
-        return list(groups.values())
 
     def pipeline(self, transaction: bool = False) -> ClusterPipeline:
         """Many commands at once, each for itself: there are no transactions over nodes."""
@@ -126,7 +116,7 @@ class ClusterClient(AsyncCoreCommands):
         while left:
             await self._send_once(left)
             effort.learn(left)
-            groups = _by_slot(left)
+            groups = [[left[i] for i in places] for places in places_by(one.slot for one in left)]
             left = [command for group in groups for command in await self._undone(group, effort)]
             if left and not await effort.pause():
                 return
@@ -208,9 +198,7 @@ class ClusterPipeline(AsyncCoreCommands):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._commands = []
 
     def __len__(self) -> int:
@@ -271,13 +259,6 @@ class Effort:
             await self._backoff.pause()
         self._at_once = False
         return True
-
-
-def _by_slot(commands: Sequence[Command]) -> list[list[Command]]:
-    groups: dict[int | None, list[Command]] = defaultdict(list)
-    for command in commands:
-        groups[command.slot].append(command)
-    return list(groups.values())
 
 
 def _named_by(command: Command) -> ServerNode:

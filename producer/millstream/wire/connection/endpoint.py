@@ -55,11 +55,9 @@ class Endpoint:
         Raises InvalidRequest for anything else.
         """
         place = place_of(target)
-        if place.sentinels is not None:
-            sentinels = Sentinels(place.service, place.nodes, place.sentinels)
-            return cls(place.access.connection_class, place.access.options, sentinels=sentinels)
-        topology = Topology(place.nodes, place.access) if place.nodes else None
-        return cls(place.access.connection_class, place.access.options, topology=topology)
+        sentinels = Sentinels(place.service, place.nodes, place.sentinels) if place.sentinels else None
+        topology = Topology(place.nodes, place.access) if place.nodes and not sentinels else None
+        return cls(place.access.connection_class, place.access.options, sentinels, topology)
 
     def __str__(self) -> str:
         if self.sentinels is not None or self.topology is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
 
 from redis.crc import key_slot
 
@@ -53,6 +54,14 @@ def slot_of(command: Sequence[Part]) -> int | None:
 def channel_slot(name: Part) -> int:
     """The slot of a key, or of a channel of sharded pub/sub."""
     return key_slot(name if isinstance(name, bytes) else str(name).encode())
+
+
+def places_by(names: Iterable[Hashable]) -> list[list[int]]:
+    """The places of each name, such as the slots of many commands."""
+    places: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for place, name in enumerate(names):
+        places[name].append(place)
+    return list(places.values())
 
 
 def _streams(rest: Sequence[Part]) -> int:

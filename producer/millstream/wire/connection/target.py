@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 from redis.asyncio import Connection, ConnectionPool, Redis, RedisCluster
-from redis.asyncio.connection import AbstractConnection, SSLConnection, parse_url
+from redis.asyncio.connection import SSLConnection, parse_url
 from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.exceptions import RedisError
 
@@ -45,7 +45,7 @@ class ServerAddress:
     access: Access
     nodes: tuple[ServerNode, ...] = ()
     service: str = ""
-    sentinels: Access | None = field(default=None)
+    sentinels: Access | None = None
 
 
 def place_of(target: object) -> ServerAddress:
@@ -57,7 +57,7 @@ def place_of(target: object) -> ServerAddress:
         raise InvalidRequest("url", without_password(target), problem)
     try:
         several = _SEVERAL.match(target)
-        place = _of_several(target, several) if several else _of_one(target)
+        place = _of_several(target, several) if several else ServerAddress(_access(target))
     except ValueError as error:
         # an unescaped / or : makes a part of the password the port, which the error quotes
         problem = re.sub(
@@ -77,10 +77,6 @@ def without_password(url: str) -> str:
 
 
 # --- URLs
-
-
-def _of_one(url: str) -> ServerAddress:
-    return ServerAddress(_access(url))
 
 
 def _of_several(url: str, several: re.Match[str]) -> ServerAddress:
@@ -120,7 +116,7 @@ def _access(url: str) -> Access:
     options: dict[str, Any] = dict(parse_url(url))
     connection_class = options.pop("connection_class", Connection)
     for name in options:
-        if not _kept(name):
+        if name not in ADDRESS and not name.startswith("ssl_"):
             raise InvalidRequest(
                 "url", name, "not an option of the URL: timeouts, retries and names are set here"
             )
@@ -179,13 +175,10 @@ def _of_sentinel_pool(pool: SentinelConnectionPool) -> ServerAddress:
     nodes = tuple(ServerNode(one["host"], int(one["port"])) for one in asked)
     kind = manager.sentinels[0].connection_pool.connection_class
     sentinels = Access(kind, _taken(asked[0], CREDENTIALS))
-    access = Access(_plain(pool.connection_class), _taken(pool.connection_kwargs, CREDENTIALS | {"db"}))
+    # without redis-py's Sentinel part, which belongs to its Sentinel pool
+    plain = SSLConnection if issubclass(pool.connection_class, SSLConnection) else Connection
+    access = Access(plain, _taken(pool.connection_kwargs, CREDENTIALS | {"db"}))
     return ServerAddress(access, nodes, str(pool.service_name), sentinels)
-
-
-def _plain(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """The connection class without redis-py's Sentinel part, which belongs to its Sentinel pool."""
-    return SSLConnection if issubclass(kind, SSLConnection) else Connection
 
 
 def _taken(options: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
@@ -194,7 +187,3 @@ def _taken(options: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
         for name, value in options.items()
         if value is not None and (name in names or name.startswith("ssl_"))
     }
-
-
-def _kept(option: str) -> bool:
-    return option in ADDRESS or option.startswith("ssl_")

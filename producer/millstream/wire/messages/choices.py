@@ -37,10 +37,8 @@ class TokenLogprob(TopLogprob):
     top: tuple[TopLogprob, ...] = ()
 
 
-class ChoiceDelta(Message):
-    """New tokens of one choice. `text` may lag the ids: incomplete UTF-8 and possible stop strings wait.
-    `reasoning_content` comes before any text. The fields from `finish_reason` on are of its last delta.
-    """
+class ChoiceFields(Message):
+    """The fields of a choice, of which a delta has its part."""
 
     index: Number = 0
     token_ids: tuple[TokenId, ...] = Field((), repr=False)
@@ -51,6 +49,16 @@ class ChoiceDelta(Message):
     complete: bool | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     schema_error: str = ""
+
+
+# The fields of a choice that its last delta has.
+OF_END = ("finish_reason", "complete", "tool_calls", "schema_error")
+
+
+class ChoiceDelta(ChoiceFields):
+    """New tokens of one choice. `text` may lag the ids: incomplete UTF-8 and possible stop strings wait.
+    `reasoning_content` comes before any text. Only its last delta has the fields OF_END.
+    """
 
 
 class Delta(Message):
@@ -59,7 +67,7 @@ class Delta(Message):
     choices: tuple[ChoiceDelta, ...] = ()
 
 
-class Choice(Message):
+class Choice(ChoiceFields):
     """`complete` is True if the answer is whole by its response format or as calls of tools; False: it was
     cut by max_tokens, the end of the context or a stop string, or has calls that do not fit the functions'
     parameters: `schema_error` says why then. None: it has no format, or did not come to its end.
@@ -67,16 +75,6 @@ class Choice(Message):
     `text` is the answer as the model wrote it, also where it is calls of tools; `content` is what it says
     beside them. `reasoning_content` is its thought before the answer.
     """
-
-    index: Number = 0
-    text: str = ""
-    token_ids: tuple[TokenId, ...] = Field((), repr=False)
-    finish_reason: FinishReason | None = None
-    logprobs: tuple[TokenLogprob, ...] | None = Field(None, repr=False)
-    reasoning_content: str = ""
-    complete: bool | None = None
-    tool_calls: tuple[ToolCall, ...] = ()
-    schema_error: str = ""
 
     @property
     def content(self) -> str | None:

@@ -36,12 +36,13 @@ does. Times are Unix milliseconds of the server's clock; a field that is not the
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from millstream.errors import ProtocolError
 from millstream.wire.keys import ShardKeys
-from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta
+from millstream.wire.messages.choices import OF_END, Choice, ChoiceDelta, Delta
 from millstream.wire.messages.codec import MAX_RESULT_BYTES, decode
 from millstream.wire.messages.job_messages import ErrorInfo, Result, State, Timing, Usage
 from millstream.wire.messages.script_replies import JobRecord, LogEntry
@@ -50,10 +51,11 @@ from millstream.wire.versions import FIRST_VERSION
 DELTA, MARKER, END = "d", "m", "e"
 _LONGEST_ID = 41  # of a stream: two numbers of 64 bits
 _KINDS = {kind.encode(): kind for kind in (DELTA, MARKER, END)}
+_COUNTS = ("attempt", "died", "submits", "died_alone", "submitted_ms")
+_TIMES = ("started_ms", "compiled_ms", "admitted_ms", "first_token_ms", "finished_ms")
 JOB_FIELDS = (
-    "state", "lane", "attempt", "died", "submits", "owner", "submitted_ms", "started_ms", "admitted_ms",
-    "first_token_ms", "finished_ms", "result", "cancel", "seq", "died_alone", "requeued_from", "version",
-    "compiled_ms", "tenant",
+    "state", "lane", "owner", *_COUNTS, *_TIMES, "result", "cancel", "seq", "requeued_from", "version",
+    "tenant",
 )  # fmt: skip
 
 
@@ -76,27 +78,20 @@ def job_record(job_id: str, row: Sequence[bytes | None]) -> JobRecord | None:
     if field["state"] is None:
         return None
     try:
+        numbers: dict[str, Any] = {name: number(field[name]) for name in _TIMES}
+        numbers |= {name: number(field[name]) or 0 for name in _COUNTS}
         return JobRecord(
             job_id=job_id,
             state=State(_text(field["state"])),
             lane=_text(field["lane"]),
-            attempt=number(field["attempt"]) or 0,
-            died=number(field["died"]) or 0,
-            submits=number(field["submits"]) or 0,
             owner=_text(field["owner"]),
-            submitted_ms=number(field["submitted_ms"]) or 0,
-            started_ms=number(field["started_ms"]),
-            compiled_ms=number(field["compiled_ms"]),
-            admitted_ms=number(field["admitted_ms"]),
-            finished_ms=number(field["finished_ms"]),
             result=field["result"],
             cancelled=field["cancel"] is not None,
-            first_token_ms=number(field["first_token_ms"]),
             last_seq=number(field["seq"]) or 0,
-            died_alone=number(field["died_alone"]) or 0,
             requeued_from=_text(field["requeued_from"]) or None,
             version=number(field["version"]) or FIRST_VERSION,
             tenant=_text(field["tenant"]),
+            **numbers,
         )
     except ValueError as error:
         raise ProtocolError(f"job {job_id}: its record is damaged: {error!s:.200}") from error
@@ -133,26 +128,31 @@ def partial_result(record: JobRecord, log: Iterable[LogEntry]) -> Result:
         choices=merged,
         usage=Usage(output_tokens=sum(len(choice.token_ids) for choice in merged)),
         error=_error(record.state),
-        timing=Timing(
-            submitted_ms=record.submitted_ms,
-            started_ms=record.started_ms,
-            compiled_ms=record.compiled_ms,
-            admitted_ms=record.admitted_ms,
-            first_token_ms=record.first_token_ms,
-            finished_ms=record.finished_ms,
-        ),
+        timing=Timing(**{name: getattr(record, name) for name in ("submitted_ms", *_TIMES)}),
         attempts=record.attempt,
     )
 
 
 def merged_choices(log: Iterable[LogEntry]) -> tuple[Choice, ...]:
     """The choices, merged from a log's entries. Raises ProtocolError if they cannot be read."""
-    choices: dict[int, _Merged] = {}
+    deltas: defaultdict[int, list[ChoiceDelta]] = defaultdict(list)
     for entry in log:
         if entry.kind == DELTA:
             for delta in decode(Delta, entry.body, MAX_RESULT_BYTES).choices:
-                choices.setdefault(delta.index, _Merged(delta.index)).add(delta)
-    return tuple(choices[index].choice() for index in sorted(choices))
+                deltas[delta.index].append(delta)
+    return tuple(_merged(deltas[index]) for index in sorted(deltas))
+
+
+def _merged(deltas: Sequence[ChoiceDelta]) -> Choice:
+    """One choice, of its deltas."""
+    return Choice(
+        index=deltas[-1].index,
+        text="".join(delta.text for delta in deltas),
+        token_ids=tuple(token for delta in deltas for token in delta.token_ids),
+        logprobs=tuple(one for delta in deltas for one in delta.logprobs or ()) or None,
+        reasoning_content="".join(delta.reasoning_content for delta in deltas),
+        **{name: getattr(deltas[-1], name) for name in OF_END},
+    )
 
 
 def _error(state: State) -> ErrorInfo | None:
@@ -163,31 +163,6 @@ def _error(state: State) -> ErrorInfo | None:
             return ErrorInfo(code="cancelled", message="it was cancelled before it was done")
         case _:
             return None
-
-
-class _Merged:
-    """One choice, merged from its deltas."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.deltas: list[ChoiceDelta] = []
-
-    def add(self, delta: ChoiceDelta) -> None:
-        self.deltas.append(delta)
-
-    def choice(self) -> Choice:
-        logprobs = tuple(one for delta in self.deltas for one in delta.logprobs or ())
-        return Choice(
-            index=self.index,
-            text="".join(delta.text for delta in self.deltas),
-            token_ids=tuple(token for delta in self.deltas for token in delta.token_ids),
-            finish_reason=self.deltas[-1].finish_reason,
-            logprobs=logprobs or None,
-            reasoning_content="".join(delta.reasoning_content for delta in self.deltas),
-            complete=self.deltas[-1].complete,
-            tool_calls=self.deltas[-1].tool_calls,
-            schema_error=self.deltas[-1].schema_error,
-        )
 
 
 def _entry(entry_id: bytes, kind: bytes, body: bytes) -> LogEntry:

@@ -7,6 +7,8 @@ Checks all that needs no grammar compiler, for clients before they send and for 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import StringConstraints, model_validator
@@ -98,14 +100,10 @@ def _problem_of_choices(text: str) -> str | None:
     return None
 
 
-def _problem_of_regex(text: str) -> str | None:
-    return problem_of_pattern(text, MAX_CHOICE)
-
-
-_PROBLEMS = {
+_PROBLEMS: dict[str, Callable[[str], str | None]] = {
     "json_schema": problem_of_schema,
     "choice": _problem_of_choices,
-    "regex": _problem_of_regex,
+    "regex": partial(problem_of_pattern, most=MAX_CHOICE),
     "grammar": problem_of_grammar,
 }
 

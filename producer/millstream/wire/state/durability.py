@@ -73,7 +73,8 @@ async def check_durability(redis: Any, wait: Wait) -> None:
     Raises InvalidRequest if it does not. The number of replicas is not checked: one may come back.
     """
     try:
-        await redis.execute_command(*_probe(wait))
+        # without a time to wait: on an idle connection it returns at once
+        await redis.execute_command(*wait.command[:-1], 1)
     except ResponseError as error:
         if "unknown command" in str(error):
             problem = f"this server has no {wait.command[0]!s} (Redis has WAITAOF since 7.2); ask for less"
@@ -82,8 +83,3 @@ async def check_durability(redis: Any, wait: Wait) -> None:
             problem = "the server keeps no append-only file; set its appendonly to yes, or ask for none"
             raise InvalidRequest("durability", str(wait.durability), problem) from error
         raise
-
-
-def _probe(wait: Wait) -> Command:
-    """The same command, without a time to wait: on an idle connection it returns at once."""
-    return (*wait.command[:-1], 1)

@@ -23,8 +23,23 @@ LOADING, SERVING, STARTING, DRAINING = "loading", "serving", "starting", "draini
 STARTING_ENGINE, READING_TOKENIZER = "starting the engine", "reading the tokenizer"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFacts(ModelFacts):
+    """The figures of a heartbeat that are shown as they are."""
+
+    state: str = SERVING
+    step: str = ""  # of its start, while no engine is ready
+    package: str = ""  # its version of millstream
+    rows_running: int = 0
+    rows_waiting: int = 0
+    grammars_waiting: int = 0  # requests whose response_format is being compiled, or waits for that
+    kv_used: int = 0  # KV tokens, as are the next two: by rows
+    kv_cached: int = 0  # of no row, but holding a prefix that can be found again
+    kv_free: int = 0
+
+
 @dataclass(frozen=True, slots=True)
-class Heartbeat(ModelFacts):
+class Heartbeat(WorkerFacts):
     """One worker's state, and its model's facts. `version_min` to `version_max` are the message versions that
     it takes. Fields that are 0 or empty are not sent.
     """
@@ -33,23 +48,14 @@ class Heartbeat(ModelFacts):
     version_min: int = TAKEN.low
     version_max: int = TAKEN.high
     token_capacity: int = 0  # KV tokens
-    rows_running: int = 0
-    rows_waiting: int = 0
-    grammars_waiting: int = 0  # requests whose response_format is being compiled, or waits for that
-    kv_used: int = 0  # KV tokens, as are the next two: by rows
-    kv_cached: int = 0  # of no row, but holding a prefix that can be found again
-    kv_free: int = 0
     prompt_per_s: float = 0.0  # tokens computed since the previous heartbeat
     output_per_s: float = 0.0
     prefix_queried: int = 0  # prompt tokens looked up in the prefix cache since the engine started
     prefix_hit: int = 0  # and found
-    state: str = SERVING
     started_ms: int = 0
-    package: str = ""  # its version
     keeps_results: int = 0  # 1: for equal requests
     oldest_interactive_ms: int = 0  # submission time of the lane's oldest waiting job; 0: none waits
     oldest_batch_ms: int = 0
-    step: str = ""  # of its start, while no engine is ready
     sent_ms: int = 0  # by the server's clock; the script sets these two
     ttl_ms: int = 0
 
@@ -117,15 +123,10 @@ async def read_workers(redis: Any, *shards: ShardKeys) -> list[Heartbeat]:
     return workers
 
 
-async def read_loading(redis: Any, *shards: ShardKeys) -> list[Heartbeat]:
-    """The living workers that load their model for the first time, in the same way."""
-    [loading] = await _read(redis, shards, ShardKeys.loading)
-    return loading
-
-
 async def read_all_workers(redis: Any, *shards: ShardKeys) -> tuple[list[Heartbeat], list[Heartbeat]]:
-    """Both in the same two round trips. A worker that begins to serve between two of the reads is a
-    worker: it is looked for among those that load first.
+    """The same, and the living workers that load their model for the first time, in the same two round trips.
+    A worker that begins to serve between two of the reads is a worker: it is looked for among those that load
+    first.
     """
     loading, workers = await _read(redis, shards, ShardKeys.loading, ShardKeys.worker)
     names = {one.name for one in workers}

@@ -26,11 +26,11 @@ class LaneNumbers:
 class QueueNumbers:
     """Counts of a queue over all shards; None: this user may not read it."""
 
-    delayed: int | None
-    held_bytes: int | None
-    fullest_bytes: int | None  # of the shard that holds most: its bound is reached first
-    dead: int | None
-    tenants: dict[str, int] | None  # jobs parked, by tenant
+    delayed: int | None  # jobs that wait for a retry
+    held_bytes: int | None  # of requests whose jobs have not ended
+    fullest_bytes: int | None  # the same, of the shard that holds most: its bound is reached first
+    dead: int | None  # dead letters
+    tenants: dict[str, int] | None  # jobs parked beyond a lane's window, by tenant
 
 
 async def read_lanes(redis: Any, *shards: ShardKeys) -> dict[Lane, LaneNumbers]:
@@ -52,11 +52,9 @@ async def read_lanes(redis: Any, *shards: ShardKeys) -> dict[Lane, LaneNumbers]:
 def _lane(shards: Sequence[tuple[Any, Any, Any]]) -> LaneNumbers:
     waiting, running = 0, 0
     for entries, held, parked in shards:
-        if held is None:
+        if None in (entries, held, parked):
             return LaneNumbers(None, None)
         running += held
-        if entries is None or parked is None:
-            return LaneNumbers(None, None)
         waiting += max(0, entries - held) + parked
     return LaneNumbers(waiting, running)
 

@@ -72,6 +72,11 @@ class QueueInfo:
     def keys(self, queue: str) -> QueueKeys:
         return QueueKeys(queue, sharded=self.pubsub is PubSub.SHARDED)
 
+    def shard_keys(self, queue: str) -> list[ShardKeys]:
+        """The keys of all its shards."""
+        keys = self.keys(queue)
+        return [keys.shard(shard) for shard in range(self.shards)]
+
 
 async def open_queue(
     redis: Any,

@@ -9,14 +9,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from millstream.wire.keys import LANES, Lane
-from millstream.wire.state.heartbeat import DRAINING, LOADING, SERVING, STARTING
+from millstream.wire.state.heartbeat import DRAINING, LOADING, SERVING, STARTING, WorkerFacts
 from millstream.wire.state.queue_counts import LaneNumbers, QueueNumbers
 
 FRESH_S = 10.0  # older figures are not shown: a worker, which measures every 5 s, waits for its server
@@ -56,24 +55,13 @@ _SERIES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-class LivingWorker(Protocol):
-    """A worker by its heartbeat, or as a client sees it."""
-
-    @property
-    def state(self) -> str: ...
-    @property
-    def package(self) -> str: ...
-    @property
-    def fallbacks(self) -> str: ...
-
-
 @dataclass(frozen=True, slots=True)
 class QueueSnapshot:
     """A queue's figures of one moment; None, or a lane left out: not known to whoever shows them."""
 
     lanes: Mapping[Lane, LaneNumbers]
     oldest_s: Mapping[Lane, float]  # ages of the oldest waiting jobs; 0.0: none waits
-    workers: Sequence[LivingWorker] | None = None
+    workers: Sequence[WorkerFacts] | None = None
     models: int | None = None
     numbers: QueueNumbers | None = None
     shards: int | None = None
@@ -144,7 +132,7 @@ def _of_numbers(numbers: QueueNumbers) -> Iterator[_Sample]:
     yield from _by_name("tenant_jobs_parked", Counter(numbers.tenants or {}), MOST_TENANTS)
 
 
-def _of_workers(workers: Sequence[LivingWorker], *, reasons: bool) -> Iterator[_Sample]:
+def _of_workers(workers: Sequence[WorkerFacts], *, reasons: bool) -> Iterator[_Sample]:
     yield "workers", (), len(workers)
     states = Counter(dict.fromkeys(_STATES, 0))
     states.update(one.state for one in workers)

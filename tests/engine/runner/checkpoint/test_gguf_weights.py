@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -28,6 +29,7 @@ from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 from millstream_worker.engine.runner.quantization.codes import in_panels
 from millstream_worker.engine.runner.quantization.gguf_blocks import KINDS, unpack
 from millstream_worker.engine.runner.quantization.packed import read_packed
+from millstream_worker.engine.runner.replay.cpu_replay import CpuReplay
 
 Type = gguf.GGMLQuantizationType
 CPU = torch.device("cpu")
@@ -52,7 +54,8 @@ def test_weights_are_those_that_gguf_dequantizes(kind: Type) -> None:
     allowed = SCALES * np.abs(want).max() if kind.name.endswith("_K") else 0
     assert np.abs(codes.dequantized().numpy() - want).max() <= allowed
     assert torch.equal(kept.dequantized(torch.float32, CPU), codes.dequantized())
-    assert 8 * codes.bytes / want.size == BITS[kind]
+    parts = (codes.codes, codes.scales, codes.offsets)
+    assert 8 * sum(one.nbytes for one in parts if one is not None) / want.size == BITS[kind]
 
 
 def transformers_own(file: Path) -> PreTrainedModel:
@@ -146,11 +149,19 @@ def test_bfloat16_rows_are_multiplied_with_codes_too(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.filterwarnings("ignore:bf16 and fp16 are mixed")  # scales, and what they become
 def test_compiled_steps_of_4_bits_are_replayed(tmp_path: Path, own_cache: str) -> None:
-    """Their embedding, too, in which torch's compiler could call what is not recorded."""
+    """Their embedding, too, in which torch's compiler could call what is not recorded. They draw what
+    computed ones draw."""
     file = write_gguf(tmp_path / "tiny.gguf", tiny_llama(), Type.Q4_1)
     folder = GGUFCache(tmp_path / "cache").folder_of(file, lambda _: None)
     said: list[str] = []
-    tokens_of(engine_on("cpu", folder, said.append, dtype="auto", compile_model="on", cache_dir=own_cache))
+    options = {"dtype": "auto", "compile_model": "on", "cache_dir": own_cache}
+    engine: Any = engine_on("cpu", folder, said.append, **options)
+    recorded = engine.runner.model
+    assert isinstance(recorded, CpuReplay)
+    got = tokens_of(engine)
+    assert len(recorded._steps) > 1
+    engine.runner.model = recorded.eager
+    assert tokens_of(engine) == got
     assert any(line.startswith("weights: Q4_1, ") for line in said)
     assert "short steps are recorded and replayed" in said
     assert not [line for line in said if "replay is off" in line]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.engine.cpu_recorder import CpuRecorder
+from support.engine.libraries import share_headers
 from support.engine.mean_head import with_mean
 from support.engine.planning import Segment, pack
 from support.engine.serving import eager_of, logits_of, runner_of
@@ -78,7 +79,7 @@ def test_a_second_head_answers_beside_recorded_graphs(load: Load) -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
 def test_a_second_head_is_compiled_and_replayed(load: Load, tmp_path: Path) -> None:
     plain, loaded, said = load("llama"), with_mean(load("llama")), list[str]()
-    compile_model(loaded, tmp_path, lambda message: None)
+    compile_model(loaded, share_headers(tmp_path) / "kept", lambda message: None)
     runner, _ = runner_of(loaded, blocks=16, block_size=4)
     check(runner, plain)
     form = runner.model = CpuReplay(eager_of(runner), said.append)

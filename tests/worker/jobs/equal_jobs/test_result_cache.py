@@ -156,7 +156,7 @@ async def test_a_waiting_job_takes_what_another_worker_has_cached(client: AsyncC
         running = await client.submit("w100", max_tokens=9, stream=True)
         await read_to(client.stream(running.id), counted(101, 7))
         waiting = [await client.submit("w1", max_tokens=5, temperature=0.0) for _ in range(2)]
-        await until(lambda: len(full.components.queue.leaders) == 1)
+        await until(lambda: len(full.components.queue.followers.leaders) == 1)
         async with work(**CACHE) as other:
             assert not (await outcome(client, "w1", 5, temperature=0.0, cache="no-cache")).cached
             assert computed(other) == 5
@@ -178,7 +178,7 @@ async def test_an_interactive_follower_raises_its_leader(client: AsyncClient, wo
         queue = worker.components.queue
         await until(lambda: len(queue.rows) == 3)
         raised = await client.submit("w1", max_tokens=2, temperature=0.0, lane="interactive")
-        await until(lambda: [job.id for job in queue.leaders] == [raised.id])
+        await until(lambda: [job.id for job in queue.followers.leaders] == [raised.id])
         work.go(2)
         results = [await client.wait(job.id, timeout_s=30) for job in (before, leader, raised)]
         assert [result.cached for result in results] == [False, True, False]

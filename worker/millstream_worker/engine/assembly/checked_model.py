@@ -29,8 +29,7 @@ def load_checked(
     findings: Findings,
     mark: Callable[[], None],
 ) -> LoadedModel:
-    """Returns the model with an attention backend that works here. Raises what `load_model` and the checks
-    raise."""
+    """Returns the model with attention that works here. Raises what `load_model` and the checks raise."""
     report, folder = findings.report, str(checkpoint.folder)
     report(f"loading {checkpoint.name} from {folder}")
     loaded = load_model(

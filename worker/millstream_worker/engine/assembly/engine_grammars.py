@@ -18,5 +18,5 @@ def grammars_for(info: EngineInfo) -> GrammarThread:
         return read_vocabulary(info.tokenizer, info.vocab_size, info.eos_ids + ends)
 
     trial = GrammarTrial()
-    compiler = GrammarCompiler(vocabulary, trial.check, trial.problem_of_schema)
-    return GrammarThread(compiler, trial.problem_of_instance)
+    compiler = GrammarCompiler(vocabulary, trial.check, trial.problem)
+    return GrammarThread(compiler, trial.problem)

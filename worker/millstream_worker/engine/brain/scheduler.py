@@ -46,15 +46,7 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, drafter: Drafter | None = None) -> None:
         self.config = config
-        self._row_factory = RowFactory(
-            context_length=config.context_length,
-            capacity=config.blocks * config.block_size,
-            block_size=config.block_size,
-            hash_seed=config.hash_seed,
-            prefix_cache=config.prefix_cache,
-            salted=config.salted,
-            vocab_size=config.vocab_size,
-        )
+        self._row_factory = RowFactory(config)
         host = HostPool(config.host_blocks, config.host_blocks_a_step) if config.host_blocks else None
         pool = BlockPool(config.blocks, host)
         self._batch = Batch(
@@ -176,9 +168,7 @@ class Scheduler:
         return self._constrained.sampled_in(self._outstanding[-1])
 
     def masks(self) -> TokenMasks | None:
-        """Returns the tokens that the newest plan may sample, once the plans before it are settled; None: any
-        token.
-        """
+        """Returns the tokens that the newest plan may sample, once those before it are settled; None: any."""
         if not self.constrained:
             return None
         launch = self._outstanding[-1]
@@ -232,9 +222,7 @@ class Scheduler:
         return Step(handles, tokens, finished, admitted, logprobs, stats, drafts)
 
     def _append(self, rows: list[Row], tokens: list[int]) -> tuple[list[int], list[tuple[Row, str]]]:
-        """Append each row's token; returns the indices of samples to drop, and the rows that end, with the
-        reason.
-        """
+        """Append each row's token; returns the indices of samples to drop, and rows that end, with why."""
         dropped: list[int] = []
         ended: dict[Row, str] = {}
         for index, (row, token) in enumerate(zip(rows, tokens, strict=True)):
@@ -256,9 +244,7 @@ class Scheduler:
         return dropped, list(ended.items())
 
     def _end_non_finite(self, launch: Launch, sampled: Sampled) -> list[tuple[int, str]]:
-        """End rows whose logits were not finite, and remove the hashes of their blocks: these may be the
-        cause.
-        """
+        """End rows whose logits were not finite, and remove the hashes of their blocks, perhaps the cause."""
         non_finite = [row for row in (launch.rows[index] for index in sampled.non_finite) if row.lives]
         for row in non_finite:
             self._running_rows.pool.forget(row.blocks)
@@ -267,9 +253,7 @@ class Scheduler:
         return [(row.handle, "error") for row in non_finite]
 
     def _publish_output(self, launch: Launch) -> None:
-        """Publish blocks that decoding rows have filled; until now their last token may have been on the
-        device only.
-        """
+        """Publish blocks that decoding rows have filled; their last token may have been the device's only."""
         full = launch.sample_lens % np.int32(self.config.block_size) == 0
         for index in full.nonzero()[0].tolist():
             row, length = launch.rows[index], int(launch.sample_lens[index])

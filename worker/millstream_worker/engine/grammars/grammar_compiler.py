@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
@@ -35,6 +35,7 @@ MOST_KEPT = 64  # compiled grammars
 SEARCH_CPU_S = 2.0  # for the function, and the place in a schema, that is at fault
 
 
+@dataclass(slots=True, eq=False)
 class GrammarCompiler:
     """Caches the compiled grammars used last, and the reasons why others cannot be used.
     `tokenizer`: makes the model's, whose texts may also end by the tokens given, when the first grammar with
@@ -42,19 +43,14 @@ class GrammarCompiler:
     `check`: raises InvalidGrammar for one that must not be compiled here; returns the CPU seconds that this
     took. `validate`: returns why nothing can be validated by a JSON schema. All in one thread."""
 
-    def __init__(
-        self,
-        tokenizer: Callable[[Ends], LLTokenizer],
-        check: Callable[[str], float],
-        validate: Callable[[str], str] = problem_of_schema,
-    ) -> None:
-        self._make_tokenizer = tokenizer
-        self._check = check
-        self._validate = validate
-        self._tokenizers: dict[Ends, LLTokenizer | InvalidGrammar] = {}  # of prompts, and of chats
-        self._compiled: OrderedDict[GrammarSpec, Matcher | InvalidGrammar] = OrderedDict()
-        self.compiled_total = 0
-        self.reused_total = 0
+    tokenizer: Callable[[Ends], LLTokenizer]
+    check: Callable[[str], float]
+    validate: Callable[[str], str] = problem_of_schema
+    # of prompts, and of chats
+    _tokenizers: dict[Ends, LLTokenizer | InvalidGrammar] = field(default_factory=dict)
+    _compiled: OrderedDict[GrammarSpec, Matcher | InvalidGrammar] = field(default_factory=OrderedDict)
+    compiled_total: int = 0
+    reused_total: int = 0
 
     def matchers(self, request: EngineRequest) -> dict[int, Matcher]:
         """By choice that is not done, at the end of the output of earlier attempts. Raises InvalidGrammar."""
@@ -90,7 +86,7 @@ class GrammarCompiler:
 
     def _new(self, spec: GrammarSpec) -> Matcher:
         if spec.ends not in self._tokenizers:
-            self._tokenizers[spec.ends] = _or_reason(lambda: self._make_tokenizer(spec.ends))
+            self._tokenizers[spec.ends] = _or_reason(lambda: self.tokenizer(spec.ends))
         tokenizer = _unless_invalid(self._tokenizers[spec.ends])
         in_part: dict[str, str] = {}
         try:
@@ -99,7 +95,7 @@ class GrammarCompiler:
             except InvalidGrammar:
                 if spec.type != "tools":
                     raise
-                effort = BestEffort(lambda *schema: self._check_schema(spec, *schema), self._validate)
+                effort = BestEffort(lambda *schema: self._check_schema(spec, *schema), self.validate)
                 grammar = self._checked(spec, effort.arguments_of(json.loads(spec.text)["functions"]))
                 in_part = effort.partial
         except PlacedFault:
@@ -115,12 +111,12 @@ class GrammarCompiler:
 
     def _checked(self, spec: GrammarSpec, arguments: Sequence[Arguments] | None = None) -> str:
         grammar = grammar_of(spec, arguments)
-        self._check(_without_tokens(grammar))
+        self.check(_without_tokens(grammar))
         return grammar
 
     def _check_schema(self, spec: GrammarSpec, schema: Schema, lenient: bool = False) -> float:
         """Raises ValueError."""
-        return self._check(schema_grammar(spec, schema, lenient=lenient))
+        return self.check(schema_grammar(spec, schema, lenient=lenient))
 
     def _place_at_fault(self, spec: GrammarSpec, reason: str, budget: CpuBudget) -> str:
         """The place in a schema, to be named in an error; that of an unwritable text is in the reason."""

@@ -12,6 +12,7 @@ it, or nothing.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import resource
 import signal
@@ -30,13 +31,10 @@ from millstream_worker.engine.grammars.grammar_compiler import limits
 from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
 from millstream_worker.engine.grammars.grammar_thread import STACK_BYTES
 from millstream_worker.engine.grammars.partial.partial_calls import TAKES_TOO_LONG
-from millstream_worker.engine.grammars.schemas.instance_check import (
-    load_library,
-    problem_of_instance,
-    problem_of_schema,
-)
+from millstream_worker.engine.grammars.schemas.instance_check import problem_of_instance, problem_of_schema
 
 CPU_S = 2  # of one grammar; within the bounds of a format's shape, all that was seen took less than 1
+_LOAD_CPU_S = 30  # of loading what validates, which took 2 on a busy machine
 _NO_WAY = (
     "no answer can fit it: it refers to nothing but itself, or allows no character where the answer begins; "
     "say what the answer is"
@@ -66,19 +64,12 @@ class GrammarTrial:
             raise InvalidGrammar(problem, float(used_s))
         return float(used_s)
 
-    def problem_of_schema(self, schema: str) -> str:
-        """Returns why nothing can be validated by the schema, a JSON text; empty if it can."""
-        return self._validated(schema, None)
-
-    def problem_of_instance(self, schema: str, instance: str) -> str:
-        """Returns why the instance does not fit the schema, both JSON texts; empty if it does."""
-        return self._validated(schema, instance)
-
-    def _validated(self, schema: str, instance: str | None) -> str:
+    def problem(self, schema: str, instance: str | None = None) -> str:
+        """Returns why the instance does not fit the schema, or without one why nothing can be validated by
+        it; empty if it does, or can. Both are JSON texts.
+        """
         answer = self._asked(json.dumps([schema, instance]))
-        if answer is None:
-            return TAKES_TOO_LONG
-        return answer.split(" ", 1)[1]
+        return TAKES_TOO_LONG if answer is None else answer.split(" ", 1)[1]
 
     def _asked(self, message: str) -> str | None:
         """Returns the process' answer; None if the message ended it."""
@@ -118,8 +109,8 @@ def main() -> None:
         while (message := _read(sys.stdin.buffer)) is not None:
             is_instance = message.startswith("[")
             if is_instance:
-                _limit_time()
-                load_library()
+                _limit_time(_LOAD_CPU_S)
+                importlib.import_module("jsonschema")  # most requests need none
             before_s = time.process_time()
             _limit_time()
             try:
@@ -138,21 +129,19 @@ def main() -> None:
 
 
 def _problem(matcher: LLMatcher) -> str:
-    """Returns what is wrong with the grammar, also at its beginning, as far as that shows in bytes; else
-    empty.
-    """
+    """Returns what is wrong with the grammar, also at its beginning, as far as bytes show it; else empty."""
     if matcher.is_error():
         return str(matcher.get_error())
     matcher.compute_bitmask()
     return _NO_WAY if matcher.is_error() else ""
 
 
-def _limit_time() -> None:
+def _limit_time(cpu_s: int = CPU_S) -> None:
     """Limits the processor's time, which a busy machine does not shorten; it also ends a process whose engine
     is gone.
     """
     used = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = ceil(used.ru_utime + used.ru_stime) + CPU_S
+    seconds = ceil(used.ru_utime + used.ru_stime) + cpu_s
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
 
 

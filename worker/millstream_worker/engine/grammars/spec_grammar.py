@@ -27,9 +27,7 @@ _ANYTHING = "{}"
 
 
 def grammar_of(spec: GrammarSpec, arguments: Sequence[Arguments] | None = None) -> str:
-    """`arguments`: of each function, where these are not the ones that the spec asks for. Raises
-    InvalidGrammar.
-    """
+    """`arguments`: of each function, where not those that the spec asks for. Raises InvalidGrammar."""
     try:
         return with_thought(_without_thought(spec, arguments), spec)
     except (ValueError, RecursionError) as error:

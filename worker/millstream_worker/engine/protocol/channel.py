@@ -34,8 +34,7 @@ class Channel:
         self._writer.start()
 
     def receive(self, wait_s: float | None) -> Iterator[Frame]:
-        """Yields the frames that have arrived; waits up to `wait_s` (None: for ever) for one. Raises
-        PeerGone."""
+        """Yields frames that have arrived; waits up to `wait_s` (None: for ever) for one. Raises PeerGone."""
         for frame in self._inbox.feed(b""):  # read by an earlier call and not consumed
             wait_s = 0.0
             yield frame

@@ -1,6 +1,4 @@
-"""The engine's configuration at start, and its report about itself. Plain values; nothing here reads
-settings.
-"""
+"""The engine's configuration at start, and its report about itself: plain values, which read no settings."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, get_args
 
 import msgpack
 
@@ -159,27 +159,12 @@ Frame = (
     | Step
     | LastWords
 )
-_KINDS: dict[str, Any] = {
-    "conf": Configure,
-    "add": Add,
-    "abort": Abort,
-    "stop": Stop,
-    "load": LoadProgress,
-    "found": Found,
-    "ready": Ready,
-    "failed": LoadFailed,
-    "refused": Refused,
-    "compiled": Compiled,
-    "beat": Beat,
-    "step": Step,
-    "last": LastWords,
-}
-_NAMES = {kind: name for name, kind in _KINDS.items()}
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Frame)}
 
 
 def encode(frame: Frame) -> bytes:
     """Returns the frame with its length prefix."""
-    body: bytes = msgpack.packb((_NAMES[type(frame)], *_fields(frame)))
+    body: bytes = msgpack.packb((type(frame).__name__, *_fields(frame)))
     return _LENGTH.pack(len(body)) + body
 
 
@@ -206,20 +191,20 @@ def decode(body: bytes) -> Frame:
 def _decode(body: bytes) -> Frame:
     name, *fields = msgpack.unpackb(body, use_list=False)
     match name:
-        case "conf":
+        case "Configure":
             return Configure(EngineConfig(*fields[0]))
-        case "ready":
+        case "Ready":
             return Ready(EngineInfo(*fields[0]))
-        case "add":
+        case "Add":
             handle, prompt, max_tokens, sampling, *rest, grammar, limits = fields[0]
             request = EngineRequest(handle, prompt, max_tokens, SamplingSpec(*sampling), *rest)
             grammar = None if grammar is None else GrammarSpec(*grammar)
             limits = None if limits is None else LimitSpec(*limits)
             return Add(replace(request, grammar=grammar, limits=limits))
-        case "step":
+        case "Step":
             handles, tokens, finished, admitted, logprobs, stats, *rest = fields
             return Step(handles, tokens, finished, admitted, logprobs, EngineStats(*stats), *rest)
-        case "last":
+        case "LastWords":
             message, fault = fields
             return LastWords(message, Fault(fault))
         case _:

@@ -1,2 +1,1 @@
-"""The runner: a model, its paged KV storage, attention over it, and the sampling of tokens: the engine's
-torch."""
+"""The runner: a model, its paged KV storage, attention over it, and sampling: the engine's torch."""

@@ -4,6 +4,7 @@ other forms (`replay`, `cuda_graphs`) replay recorded steps and fall back to it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -28,22 +29,19 @@ class Forward(Protocol):
         step; its keys and values are in the storage."""
 
 
+@dataclass(slots=True, eq=False)
 class Eager:
     """Calls the model from Python, for any step. `last_tokens` [slots] holds the last sampled token of each
     slot; `mark` is called with each layer."""
 
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        storage: KVStorage,
-        last_tokens: Tensor,
-        mark: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.loaded = loaded
-        self.storage = storage
-        self.last_tokens = last_tokens
-        self.mark = mark
-        self.attend_by(loaded.attend_over(storage))
+    loaded: LoadedModel
+    storage: KVStorage
+    last_tokens: Tensor
+    mark: Callable[[], None] = lambda: None
+    attention: AttentionBackend = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.attend_by(self.loaded.attend_over(self.storage))
 
     def attend_by(self, attention: AttentionBackend) -> None:
         """Attends by another backend of the same storage from now on."""

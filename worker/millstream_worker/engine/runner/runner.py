@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 import torch
+from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
 from millstream_worker.engine.runner.device.free_cores import FreeCores
@@ -25,28 +26,20 @@ class Launched:
     """A step in flight: `forward` sets its logits, `sample` replaces them by tokens."""
 
     plan: Plan
-    logits: torch.Tensor | None  # [L, vocabulary]; the next step may use their memory
+    logits: Tensor | None  # [L, vocabulary]; the next step may use their memory
     sampled: SampledTensors | Sampled | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Runner:
     """Steps are settled in the order they were sampled in, at once or later. Between two steps `model` may be
-    given another form."""
+    given another form. `cores`: chooses the number of threads, where steps are computed on the CPU."""
 
-    def __init__(
-        self,
-        model: Forward,
-        sampler: Sampler,
-        mark: Mark = lambda: None,
-        swap: HostSwap | None = None,
-        cores: FreeCores | None = None,
-    ) -> None:
-        """`cores`: chooses the number of threads, where steps are computed on the CPU."""
-        self.model = model
-        self._sampler = sampler
-        self._mark = mark
-        self._swap = swap
-        self._cores = cores
+    model: Forward
+    sampler: Sampler
+    mark: Mark = lambda: None
+    swap: HostSwap | None = None
+    cores: FreeCores | None = None
 
     @torch.inference_mode()
     def forward(self, plan: Plan) -> Launched:
@@ -54,36 +47,35 @@ class Runner:
         are in the storage afterwards."""
         with _LackOfMemory():
             for load in plan.loads:
-                self._sampler.load(load)
-            if self._swap is not None:
-                self._swap.apply(plan)
+                self.sampler.load(load)
+            if self.swap is not None:
+                self.swap.apply(plan)
             logits = self._run(plan)
-        self._mark()
+        self.mark()
         return Launched(plan, logits)
 
-    def _run(self, plan: Plan) -> torch.Tensor:
-        if self._cores is None:
+    def _run(self, plan: Plan) -> Tensor:
+        if self.cores is None:
             return self.model.run(plan)
-        self._cores.begin_step()
+        self.cores.begin_step()
         logits = self.model.run(plan)
-        self._cores.end_step()
+        self.cores.end_step()
         return logits
 
     @torch.inference_mode()
     def sample(self, launched: Launched, masks: TokenMasks | None = None) -> None:
-        """Start to sample the step's tokens, before the next `forward`. `masks`: what they may be; None:
-        anything."""
+        """Start to sample the step's tokens, before the next `forward`: those of `masks`; None: any."""
         logits, launched.logits = launched.logits, None
         assert logits is not None, "a step is sampled once"
         with _LackOfMemory():
-            launched.sampled = self._sampler.sample(logits, launched.plan, masks)
+            launched.sampled = self.sampler.sample(logits, launched.plan, masks)
 
     def settle(self, launched: Launched) -> Sampled:
         """The tokens of a sampled step; waits for them."""
         assert launched.sampled is not None, "a step is sampled before it is settled"
         with _LackOfMemory():
-            sampled = self._sampler.collect(launched.sampled)
-        self._mark()
+            sampled = self.sampler.collect(launched.sampled)
+        self.mark()
         return sampled
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-import structlog
-from redis.exceptions import ResponseError
-
 from millstream.errors import ProtocolError
 from millstream.gateway.batches.records.batch_part import BatchPart
 from millstream.gateway.batches.records.batch_record import BatchRecord
@@ -15,17 +12,8 @@ from millstream.gateway.batches.records.line_set import LineSet
 from millstream.gateway.batches.records.open_batches import OpenBatch, OpenBatches
 from millstream.gateway.redis.batch_calls import cancel_batch, create_batch
 from millstream.gateway.redis.gateway_redis import GatewayRedis
+from millstream.gateway.redis.record_list import RecordList
 from millstream.gateway.redis.tenant_keys import BATCH_ID, TenantKeys
-from millstream.wire.calls.scripts import texts
-
-_log = structlog.get_logger(__name__)
-LEAST_LOOKED_AT = 100  # of a tenant's list, at once
-
-
-@dataclass(frozen=True, slots=True)
-class BatchPage:
-    records: tuple[BatchRecord, ...]
-    has_more: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +27,11 @@ class WrittenLines:
     lost: Mapping[BatchPart, LineSet]
 
 
-class BatchCatalogue:
+class BatchCatalogue(RecordList[BatchRecord]):
     """All methods raise Unavailable, AccessDenied, ProtocolError."""
 
     def __init__(self, redis: GatewayRedis) -> None:
-        self._redis = redis
+        super().__init__(redis, BATCH_ID, lambda keys: keys.batches, TenantKeys.batch, BatchRecord.of)
         self.open = OpenBatches(redis)
 
     async def create(
@@ -63,80 +51,28 @@ class BatchCatalogue:
         # Before, as nobody would look for the batch of a gateway that dies here; and after, as another
         # gateway may have looked too early.
         await self.open.ensure_scheduled(OpenBatch(tenant, id))
-        await self._redis.run(call)
+        await self.redis.run(call)
         await self.open.ensure_scheduled(OpenBatch(tenant, id))
         found = await self.find(tenant, id)
         assert found is not None, "an open batch does not expire"
         return found
 
-    async def find(self, tenant: str, id: str) -> BatchRecord | None:
-        if not BATCH_ID.fullmatch(id):
-            return None
-        with self._redis.reach():
-            stored = await self._redis.client.hgetall(TenantKeys(tenant).batch(id))
-        return BatchRecord.of(tenant, id, texts(stored)) if stored else None
-
-    async def page(self, tenant: str, *, after: str | None, limit: int) -> BatchPage | None:
-        """The newest first, those that were made before the batch `after`; None if there is no such batch."""
-        keys, redis = TenantKeys(tenant), self._redis.client
-        edge = "+inf"
-        if after is not None:
-            with self._redis.reach():
-                score = await redis.zscore(keys.batches, after)
-            if score is None:
-                return None
-            edge = f"({int(score)}"
-        found: list[BatchRecord] = []
-        while len(found) <= limit:
-            wanted = max(LEAST_LOOKED_AT, limit + 1 - len(found))
-            with self._redis.reach():
-                rows = await redis.zrevrangebyscore(keys.batches, edge, "-inf", 0, wanted, withscores=True)
-            found += await self._records(tenant, [id.decode("utf-8", "replace") for id, _ in rows])
-            if len(rows) < wanted:
-                break
-            edge = f"({int(rows[-1][1])}"
-        return BatchPage(tuple(found[:limit]), len(found) > limit)
-
-    async def _records(self, tenant: str, ids: list[str]) -> list[BatchRecord]:
-        """Those that have expired are taken off the list; damaged ones are left out."""
-        keys, redis = TenantKeys(tenant), self._redis.client
-        if not ids:
-            return []
-        with self._redis.reach():
-            async with redis.pipeline(transaction=False) as pipeline:
-                for id in ids:
-                    pipeline.hgetall(keys.batch(id))
-                rows = await pipeline.execute(raise_on_error=False)
-            rows = [{} if isinstance(row, ResponseError) else row for row in rows]  # a key of another type
-            if gone := [id for id, row in zip(ids, rows, strict=True) if not row]:
-                await redis.zrem(keys.batches, *gone)
-        found = []
-        for id, row in zip(ids, rows, strict=True):
-            try:
-                if row:
-                    found.append(BatchRecord.of(tenant, id, texts(row)))
-            except ProtocolError as error:
-                _log.warning(
-                    "record of a batch is damaged; lists leave it out", batch_id=id, error=str(error)
-                )
-        return found
-
     async def cancel(self, tenant: str, id: str) -> str | None:
         """The status that it has now; None if there is no such batch."""
-        return await self._redis.run(cancel_batch(TenantKeys(tenant), id))
+        return await self.redis.run(cancel_batch(TenantKeys(tenant), id))
 
     async def parts(self, batch: BatchRecord, start: int = 0) -> list[BatchPart]:
         """The committed ones, from the place `start` on."""
-        with self._redis.reach():
-            rows = await self._redis.client.lrange(TenantKeys(batch.tenant).batch_parts(batch.id), start, -1)
+        with self.redis.reach():
+            rows = await self.redis.client.lrange(TenantKeys(batch.tenant).batch_parts(batch.id), start, -1)
         return [BatchPart.of(row.decode()) for row in rows]
 
     async def written_lines(
         self, batch: BatchRecord, parts: Sequence[BatchPart], lost: Collection[BatchPart]
     ) -> WrittenLines:
         """Reads the lines of the committed `parts`, some of which are lost."""
-        with self._redis.reach():
-            rows = await self._redis.client.lrange(TenantKeys(batch.tenant).batch_lines(batch.id), 0, -1)
+        with self.redis.reach():
+            rows = await self.redis.client.lrange(TenantKeys(batch.tenant).batch_lines(batch.id), 0, -1)
         if len(rows) < len(parts):
             raise ProtocolError(f"the lines of {batch.id} are damaged: {len(rows)} parts of {len(parts)}")
         written, missing = LineSet(), {part: LineSet() for part in lost}

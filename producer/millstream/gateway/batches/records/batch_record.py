@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
@@ -46,7 +47,7 @@ class RowKind(StrEnum):
     ERROR = "error"
 
 
-_COUNTS = ("completed", "failed", "prompt_tokens", "cached_tokens", "output_tokens")
+_COUNTS = tuple(one.name for one in dataclasses.fields(PartCounts))
 _TIMES = ("cancelled", "cancelling", "completed", "expired", "failed", "finalizing", "in_progress")
 
 
@@ -72,6 +73,7 @@ class BatchRecord:
     queues: tuple[str, ...] = ()
     models: Mapping[str, str] | None = None
     output_lasts_s: int = 0
+    response_format: Mapping[str, Any] | None = None  # of lines that say nothing about theirs
     errors: tuple[Mapping[str, Any], ...] = ()
     output_file_id: str | None = None
     error_file_id: str | None = None
@@ -98,6 +100,7 @@ class BatchRecord:
                 queues=tuple(_stored(fields, "queues", list) or ()),
                 models=_stored(fields, "models", dict),
                 output_lasts_s=int(fields.get("output_lasts_s", 0)),
+                response_format=_stored(fields, "response_format", dict),
                 errors=tuple(_stored(fields, "errors", list) or ()),
                 output_file_id=fields.get("output_file_id"),
                 error_file_id=fields.get("error_file_id"),
@@ -160,7 +163,17 @@ class BatchRecord:
             },
             "usage": self._usage(),
             "metadata": self.metadata,
+            **self._beyond_openai(),
         }
+
+    def _beyond_openai(self) -> dict[str, Any]:
+        """Fields that only batches that ask for them have."""
+        counts, made = self.counts, dict[str, Any]()
+        if counts.expected:
+            made["expected"] = {"total": counts.expected, "agreed": counts.agreed}
+        if self.response_format is not None:
+            made["response_format"] = self.response_format
+        return made
 
     def _usage(self) -> dict[str, Any]:
         """Thoughts are counted in the output; no worker counts them separately."""

@@ -11,6 +11,7 @@ from typing import Any
 from millstream.errors import InvalidRequest
 from millstream.gateway.auth.api_keys import ApiKey
 from millstream.openai.api_endpoint import ApiEndpoint
+from millstream.openai.structured_outputs import openai_format
 
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})([mhd])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86_400}
@@ -21,7 +22,9 @@ OUTPUT_LASTS_S = (3600, 30 * 86_400)  # OpenAI's
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """The checked body. `output_lasts_s` 0: the batch's files are kept until they are deleted."""
+    """The checked body. `output_lasts_s` 0: the batch's files are kept until they are deleted.
+    `response_format`: of all lines that say nothing about theirs.
+    """
 
     input_file_id: str
     endpoint: ApiEndpoint
@@ -29,6 +32,7 @@ class BatchRequest:
     window_s: int
     metadata: Mapping[str, str] | None
     output_lasts_s: int
+    response_format: Mapping[str, Any] | None
 
     def fields(self, caller: ApiKey) -> dict[str, str]:
         """Returns the first fields of the batch's record."""
@@ -39,6 +43,7 @@ class BatchRequest:
             "metadata": json.dumps(self.metadata),
             "queues": json.dumps(caller.queues),
             "output_lasts_s": str(self.output_lasts_s),
+            "response_format": json.dumps(self.response_format),
         }
 
 
@@ -54,6 +59,7 @@ def read_batch_request(body: Mapping[str, Any]) -> BatchRequest:
         known = " or ".join(ApiEndpoint)
         raise InvalidRequest("endpoint", given.get("endpoint"), f"give {known}") from None
     window = given.get("completion_window")
+    openai_format(given.get("response_format", {"type": "text"}))
     return BatchRequest(
         input_file_id,
         endpoint,
@@ -61,6 +67,7 @@ def read_batch_request(body: Mapping[str, Any]) -> BatchRequest:
         _window_s(window),
         _metadata(given.get("metadata")),
         _output_lasts_s(given.get("output_expires_after")),
+        given.get("response_format"),
     )
 
 

@@ -7,8 +7,10 @@ import json
 import time
 from collections.abc import AsyncIterator, Collection
 
-from millstream.batch.files.input_lines import InputLine
 from millstream.batch.rows.faults import LineFault
+from millstream.batch.rows.line_splitter import InputLine
+from millstream.batch.run.line_run import LineRun
+from millstream.batch.run.window import Window
 from millstream.client.session.run_while import run_while
 from millstream.gateway.batches.records.batch_catalogue import BatchCatalogue
 from millstream.gateway.batches.records.batch_lease import BatchInterrupted, BatchLease
@@ -16,14 +18,18 @@ from millstream.gateway.batches.records.batch_record import BatchRecord, BatchSt
 from millstream.gateway.batches.runner.close_lines import LineCloser
 from millstream.gateway.batches.runner.finished_rows import CloseReason
 from millstream.gateway.batches.runner.input_stream import input_lines
-from millstream.gateway.batches.runner.line_reader import LineReader
-from millstream.gateway.batches.runner.line_run import LineRun
+from millstream.gateway.batches.runner.line_reader import LineReader, unwritten_rows
 from millstream.gateway.batches.runner.part_writer import PartWriter
 from millstream.gateway.batches.runner.result_files import ResultFiles
+from millstream.gateway.batches.runner.store_ledger import StoreLedger
 from millstream.gateway.batches.runner.validation import Verdict, validate
 from millstream.gateway.context import GatewayContext
 from millstream.gateway.files.store.object_store import MissingObject, StoreUnavailable
 from millstream.gateway.files.store.store_marker import StoreMismatch
+
+WINDOW_JOBS = 2000
+WINDOW_BYTES = 16 * 1024**2  # of input lines under way
+MOST_ANSWERS = 20_000  # that are remembered for equal lines
 
 
 class InputGone(Exception):
@@ -39,12 +45,13 @@ class BatchExecution:
         self._gateway, self._catalogue = gateway, catalogue
         self._batch, self._lease = batch, lease
         self._results = ResultFiles(gateway.store, gateway.files, gateway.marker)
-        self._line_run: LineRun | None = None
+        self._ledger: StoreLedger | None = None
+        self._resumed = batch.status is not BatchStatus.VALIDATING
 
     @property
     def stalled_s(self) -> float:
         """Returns for how long the queues of its lines have taken none and answered none."""
-        return self._line_run.stalled_s if self._line_run is not None else 0.0
+        return self._ledger.stalled_s if self._ledger is not None else 0.0
 
     @property
     def queues(self) -> Collection[str]:
@@ -53,7 +60,7 @@ class BatchExecution:
     @property
     def answered(self) -> int:
         """Returns how many lines were answered in this run."""
-        return self._line_run.answered if self._line_run is not None else 0
+        return self._ledger.answered if self._ledger is not None else 0
 
     async def run(self) -> None:
         """Runs the batch to its end. Raises LeaseLost, MillstreamError."""
@@ -91,10 +98,17 @@ class BatchExecution:
             await self._answer_lines(parts)
 
     async def _answer_lines(self, parts: PartWriter) -> None:
-        reader, clients, executor = self._reader(), self._gateway.clients, self._gateway.executor
-        self._line_run = LineRun(self._batch, self._lease, clients, reader, parts, executor)
-        await self._line_run.run(self._lines())
-        self._line_run = None
+        gateway, lease = self._gateway, self._lease
+        self._ledger = StoreLedger(
+            self._batch, lease, gateway.clients, parts, gateway.executor, resumed=self._resumed
+        )
+        run = LineRun(self._ledger, Window(WINDOW_JOBS, WINDOW_BYTES), most_answers=MOST_ANSWERS)
+        rows = unwritten_rows(self._lines(), self._reader(), parts)
+        try:
+            await parts.written_beside(run_while(self._ledger.count_tokens(), run.run(rows)))
+        finally:
+            lease.live_tokens = 0
+        self._ledger = None
 
     async def _validate(self) -> None:
         reader = self._reader()

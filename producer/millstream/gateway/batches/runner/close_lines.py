@@ -7,14 +7,15 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
-from millstream.batch.files.input_lines import InputLine
+from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.line_ends import LineEnds
+from millstream.batch.rows.line_splitter import InputLine
+from millstream.batch.run.line_run import CHUNK_ROWS
 from millstream.client.session.ended_job import EndedJob
 from millstream.errors import JobError
 from millstream.gateway.batches.records.batch_record import BatchRecord
 from millstream.gateway.batches.runner.finished_rows import CloseReason, FinishedRow, closed_row, row_of
-from millstream.gateway.batches.runner.line_reader import EncodedLine, LineReader
-from millstream.gateway.batches.runner.line_run import CHUNK_ROWS, unwritten_rows
+from millstream.gateway.batches.runner.line_reader import LineReader, unwritten_rows
 from millstream.gateway.batches.runner.part_writer import PartWriter
 from millstream.gateway.cpu_executor import CpuExecutor
 from millstream.gateway.queues.queue_clients import QueueClients
@@ -44,7 +45,7 @@ class LineCloser:
 
     async def _close(self, lines: AsyncIterator[InputLine], closing: CloseReason) -> None:
         give_up_s = time.monotonic() + WAIT_S
-        waiting: defaultdict[str, list[EncodedLine]] = defaultdict(list)
+        waiting: defaultdict[str, list[BatchLine]] = defaultdict(list)
         async for row in unwritten_rows(lines, self._reader, self._parts):
             waiting[row.queue].append(row)
             if len(waiting[row.queue]) == CHUNK_ROWS:
@@ -52,10 +53,10 @@ class LineCloser:
         for queue, rows in waiting.items():
             await self._end(queue, rows, closing, give_up_s)
 
-    async def _end(self, queue: str, rows: list[EncodedLine], closing: CloseReason, give_up_s: float) -> None:
+    async def _end(self, queue: str, rows: list[BatchLine], closing: CloseReason, give_up_s: float) -> None:
         client = self._clients[queue]
         jobs = {own_id: row for row in rows for own_id in self._batch.own_ids(row.line, row.prompts)}
-        lines: LineEnds[EncodedLine, EndedJob | JobError] = LineEnds(jobs)
+        lines: LineEnds[EndedJob | JobError] = LineEnds(jobs)
         await client.cancel_many(jobs)
         timeout_s = max(0.0, give_up_s - time.monotonic())
         async with aclosing(client.ended(jobs, timeout_s)) as ended:
@@ -66,7 +67,7 @@ class LineCloser:
                     await self._parts.add(row, client, line.ids)
 
     async def _row(
-        self, row: EncodedLine, ends: Sequence[EndedJob | JobError], closing: CloseReason
+        self, row: BatchLine, ends: Sequence[EndedJob | JobError], closing: CloseReason
     ) -> FinishedRow:
         ended = [end for end in ends if isinstance(end, EndedJob) and end.record.state not in _STOPPED]
         failed = any(end.record.state is State.FAILED for end in ended)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from millstream.batch.rows.batch_lines import BatchRow
+from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.line_ends import joined_end
 from millstream.batch.rows.output_rows import (
@@ -17,13 +18,15 @@ from millstream.batch.rows.output_rows import (
     fault_row,
     mismatch_row,
     refusal_row,
+    reused_row,
 )
+from millstream.batch.run.tally import agrees
 from millstream.client.session.ended_job import EndedJob
 from millstream.errors import JobError, JobFailed, MillstreamError, ProtocolError
 from millstream.gateway.batches.records.batch_record import RowKind
 from millstream.gateway.cpu_executor import CpuExecutor, UnexpectedError
 from millstream.json_bytes import json_bytes
-from millstream.openai.answer_body import schema_error_of
+from millstream.openai.answer_body import first_text, schema_error_of
 from millstream.wire.messages.job_messages import Result, Usage
 
 _NO_USAGE = Usage()
@@ -39,16 +42,31 @@ class CloseReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FinishedRow:
-    """One row. `data` is its line in the file, with the line's end; `result` is for the metrics."""
+    """One row. `data` is its line in the file, with the line's end; `result` is for the metrics;
+    `agrees`: it has the answer that its line expects; None: the line expects none, or has no answer.
+    """
 
     line: int
     kind: RowKind
     data: bytes
     result: str
     usage: Usage = _NO_USAGE
+    agrees: bool | None = None
+
+    @property
+    def is_answer(self) -> bool:
+        return self.kind is RowKind.OUTPUT
 
 
-async def row_of(row: BatchRow, ends: Sequence[EndedJob | JobError], executor: CpuExecutor) -> FinishedRow:
+@dataclass(frozen=True, slots=True)
+class StoredAnswer:
+    """A row with an answer, and its bytes."""
+
+    row: Mapping[str, Any]
+    size: int
+
+
+async def row_of(row: BatchLine, ends: Sequence[EndedJob | JobError], executor: CpuExecutor) -> FinishedRow:
     """Returns the row of a line whose jobs have ended so; a long one is read beside the loop."""
     ended = [end for end in ends if isinstance(end, EndedJob)]
     if not ended:
@@ -61,7 +79,7 @@ async def row_of(row: BatchRow, ends: Sequence[EndedJob | JobError], executor: C
         return _failed_row(row, JobFailed(ended[0].record.job_id, UNREADABLE, message))
 
 
-def ended_row(row: BatchRow, ends: Sequence[EndedJob | JobError]) -> FinishedRow:
+def ended_row(row: BatchLine, ends: Sequence[EndedJob | JobError]) -> FinishedRow:
     """Returns the row of ended jobs. A cut answer counts as an answer: its choice says that it was cut. One
     whose calls do not fit is an error.
     """
@@ -71,9 +89,27 @@ def ended_row(row: BatchRow, ends: Sequence[EndedJob | JobError]) -> FinishedRow
         if schema_error_of(end):
             data = _encoded(mismatch_row(row, first.record.job_id, end))
             return FinishedRow(row.line, RowKind.ERROR, data, "failed", end.usage)
-        data = _encoded(answer_row(row, first.record.job_id, end))
-        return FinishedRow(row.line, RowKind.OUTPUT, data, "completed", end.usage)
+        return _answered_row(row, answer_row(row, first.record.job_id, end), end.usage)
     return _failed_row(row, end)
+
+
+def stored_answer(data: bytes) -> StoredAnswer:
+    """Reads a row of the output file."""
+    row = json.loads(data)
+    if "choices" not in row["response"]["body"]:
+        raise ValueError("it has no answer")
+    return StoredAnswer(row, len(data))
+
+
+def reused_line(row: BatchLine, answer: StoredAnswer) -> FinishedRow:
+    """Returns the row of a line that has the answer of an equal one."""
+    return _answered_row(row, reused_row(row, answer.row), _NO_USAGE)
+
+
+def _answered_row(row: BatchLine, made: Mapping[str, Any], usage: Usage) -> FinishedRow:
+    text, expected = first_text(made["response"]["body"]), row.expected
+    agreed = None if expected is None else text is not None and agrees(text, expected)
+    return FinishedRow(row.line, RowKind.OUTPUT, _encoded(made), "completed", usage, agreed)
 
 
 def _read(ended: EndedJob) -> Result | JobError:
@@ -84,11 +120,11 @@ def _read(ended: EndedJob) -> Result | JobError:
         return JobFailed(ended.record.job_id, UNREADABLE, problem)
 
 
-def _failed_row(row: BatchRow, end: JobError) -> FinishedRow:
+def _failed_row(row: BatchLine, end: JobError) -> FinishedRow:
     return FinishedRow(row.line, RowKind.ERROR, _encoded(failure_row(row, end.job_id, end)), "failed")
 
 
-def refused_row(row: BatchRow, error: MillstreamError) -> FinishedRow:
+def refused_row(row: BatchLine, error: MillstreamError) -> FinishedRow:
     """Returns the row of a line that the queue does not take."""
     return FinishedRow(row.line, RowKind.ERROR, _encoded(refusal_row(row, error)), "failed")
 
@@ -98,7 +134,7 @@ def faulty_row(line: int, fault: LineFault, data: bytes | None) -> FinishedRow:
     return FinishedRow(line, RowKind.ERROR, _encoded(fault_row(line, fault, data)), "failed")
 
 
-def closed_row(row: BatchRow, closing: CloseReason) -> FinishedRow:
+def closed_row(row: BatchLine, closing: CloseReason) -> FinishedRow:
     code, message = closing.value
     data = _encoded(error_row(row, None, code, message))
     return FinishedRow(row.line, RowKind.ERROR, data, closing.name.lower())

@@ -1,35 +1,28 @@
-"""Reads a line of a batch's input as a row to submit: what `millstream batch run` reads, for one endpoint and
+"""Reads a line of a batch's input as a row to submit: as `millstream batch run` does, for one endpoint and
 the models of one key.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
 
-from millstream.batch.files.input_lines import MAX_LINE_BYTES, InputLine
-from millstream.batch.rows.batch_lines import BatchRow, custom_id_of, parse, read_row
-from millstream.batch.rows.faults import FaultCode, LineFault, fault_of_body, invalid, too_long
-from millstream.client.submit.encoded_prompts import encoded_prompts
-from millstream.client.submit.requests import EncodedRequest
-from millstream.errors import InvalidRequest
+from millstream.batch.rows.batch_lines import BatchLine
+from millstream.batch.rows.faults import FaultCode, LineFault, invalid
+from millstream.batch.rows.line_rules import LineRules
+from millstream.batch.rows.line_splitter import InputLine
 from millstream.gateway.auth.api_keys import ApiKey
 from millstream.gateway.batches.records.batch_record import BatchRecord
+from millstream.gateway.batches.runner.finished_rows import faulty_row
+from millstream.gateway.batches.runner.part_writer import PartWriter
 from millstream.gateway.cpu_executor import CpuExecutor, UnexpectedError
 from millstream.gateway.queues.queue_directory import QueueDirectory
-from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.api_error import ApiError
-from millstream.wire.keys import Lane
+from millstream.openai.request_body import DEFAULT_QUEUE
 
-
-@dataclass(frozen=True, slots=True)
-class EncodedLine(BatchRow):
-    """A valid line, whose requests can be sent, one for each prompt. `queue`: until it is found, the model.
-    `logprobs`: it asks for them, so that its jobs' logs are long.
-    """
-
-    requests: tuple[EncodedRequest, ...]
-    logprobs: bool = False
+_AT_ONCE = 8  # lines, until other tasks of the gateway have their turn
 
 
 class LineReader:
@@ -39,21 +32,24 @@ class LineReader:
 
     def __init__(self, batch: BatchRecord, directory: QueueDirectory, executor: CpuExecutor) -> None:
         self.models = dict(batch.models or {})
-        self._batch = batch
+        self._rules = LineRules(
+            tenant=batch.tenant,
+            endpoint=batch.endpoint,
+            response_format=batch.response_format,
+            encoded=True,
+        )
+        self._tenant = batch.tenant
+        self._format_bytes = len(json.dumps(batch.response_format))  # that are read with each line
         self._directory = directory
         self._executor = executor
+        self._only_queue = batch.queues[0] if len(batch.queues) == 1 else None
         self._caller = ApiKey(tenant=batch.tenant, queues=batch.queues)
 
-    async def read(self, line: InputLine) -> EncodedLine:
+    async def read(self, line: InputLine) -> BatchLine:
         """Raises LineFault, Unavailable."""
-        if line.data is None:
-            raise too_long(MAX_LINE_BYTES)
-        batch, data = self._batch, line.data
-        run = self._executor.run
+        size = len(line.data or b"") + self._format_bytes
         try:
-            row = await run(
-                batch.tenant, len(data), read_line, data, line.number, batch.endpoint, batch.tenant
-            )
+            row = await self._executor.run(self._tenant, size, read_line, line, self._rules)
         except UnexpectedError as error:
             raise LineFault(FaultCode.UNREADABLE_REQUEST, f"reading this request {error}") from None
         if isinstance(row, LineFault):
@@ -62,8 +58,12 @@ class LineReader:
             raise row
         return replace(row, queue=await self._queue(row))
 
-    async def _queue(self, row: EncodedLine) -> str:
-        model = row.queue
+    async def _queue(self, row: BatchLine) -> str:
+        """The queue of the row's model; a key of one queue need not name it."""
+        model = row.queue or self._only_queue
+        if model is None:
+            problem = "body.model: missing; give one of /v1/models"
+            raise LineFault("missing_field", problem, "body.model", row.custom_id)
         if model not in self.models:
             try:
                 served = await self._directory.find(model, self._caller)
@@ -74,36 +74,33 @@ class LineReader:
         return self.models[model]
 
 
-def read_line(data: bytes, number: int, endpoint: str, tenant: str) -> EncodedLine | LineFault:
-    custom_id = None
+async def unwritten_rows(
+    lines: AsyncIterator[InputLine], reader: LineReader, parts: PartWriter
+) -> AsyncIterator[BatchLine]:
+    """Those lines that have no row. Raises LeaseLost, MillstreamError."""
+    async for line in lines:
+        if line.number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+        if line.number in parts.written:
+            continue
+        try:
+            row = await reader.read(line)
+        except LineFault as fault:
+            await parts.add(faulty_row(line.number, fault, line.data))
+            continue
+        yield row
+
+
+def read_line(line: InputLine, rules: LineRules) -> BatchLine | LineFault:
+    """Returns the line, encoded, with its model in the place of its queue; without one, an empty text."""
     try:
-        fields = parse(data)
-        custom_id = custom_id_of(fields)
-        if fields.get("url") != endpoint:
-            raise invalid("url", fields.get("url"), f"this batch is of {endpoint}", "mismatched_url")
-        row = read_row(number, custom_id, fields, lane=Lane.BATCH, tenant=tenant, queue="default")
-        model = _model(fields["body"].get("model"))
-        requests = encoded_prompts(row.requests)
-    except InvalidRequest as error:
-        return _of(custom_id, fault_of_body(error))
+        custom_id, fields = rules.fields_of(line)
+        body = fields.get("body")
+        model = body.get("model") if isinstance(body, dict) else None
+        row = rules.row_of(line, custom_id, fields, str(model or DEFAULT_QUEUE))
+        if not isinstance(model, str | None):
+            problem = "give the name of a model, as /v1/models lists them"
+            raise invalid("body.model", model, problem, custom_id=custom_id)
+        return replace(row, queue=model or "")
     except LineFault as fault:
-        return _of(custom_id, fault)
-    made = ApiEndpoint(endpoint)
-    logprobs = row.request.sampling.logprobs
-    # the requests of several prompts repeat what the line has once
-    size = len(data) if row.prompts == 1 else sum(len(one.payload) for one in requests)
-    line = EncodedLine(number, custom_id, made, model, row.digest, requests, logprobs)
-    return replace(line, size=size, prompts=row.prompts, ignored=row.ignored)
-
-
-def _of(custom_id: str | None, fault: LineFault) -> LineFault:
-    fault.custom_id = custom_id
-    return fault
-
-
-def _model(model: Any) -> str:
-    if model is None:
-        raise LineFault("missing_field", "body.model: missing; give one of /v1/models", "body.model")
-    if not isinstance(model, str):
-        raise invalid("body.model", model, "give the name of a model, as /v1/models lists them")
-    return model
+        return fault

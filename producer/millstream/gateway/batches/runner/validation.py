@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.batch.files.input_lines import InputLine
 from millstream.batch.rows.faults import LineFault, duplicate
+from millstream.batch.rows.line_splitter import InputLine
+from millstream.batch.rows.seen_ids import SeenIds
 from millstream.gateway.batches.runner.line_reader import LineReader
-from millstream.gateway.batches.runner.seen_ids import SeenIds
 
 MOST_ERRORS = 100
 _AT_ONCE = 8  # lines, until other tasks of the gateway have their turn

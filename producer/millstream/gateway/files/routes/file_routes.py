@@ -61,12 +61,13 @@ class FileRoutes:
 
     async def list(self, request: Request, caller: ApiKey) -> Response:
         paging = PageRequest.parse(request, default=MOST_LISTED, most=MOST_LISTED)
+        purpose = _purpose(request)
         page = await self.gateway.files.page(
             caller.tenant,
             after=paging.after,
             limit=paging.limit,
             newest_first=paging.newest_first,
-            purpose=_purpose(request),
+            wanted=lambda one: purpose in (None, one.purpose),
         )
         if page is None:
             raise unknown_after(paging.after)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from millstream.errors import ProtocolError
 from millstream.gateway.redis.tenant_keys import FILE_ID, coded, decoded
 
 FOLDER = "files"
@@ -34,6 +36,16 @@ class FileRecord:
         """Makes the record of a file created now. `lasts_s`: how long it is kept; None: for ever."""
         now_s = int(time.time())
         return cls(id, tenant, filename, purpose, bytes, now_s, now_s + lasts_s if lasts_s else None)
+
+    @classmethod
+    def of(cls, tenant: str, id: str, fields: Mapping[str, str]) -> FileRecord:
+        """Reads a file from its hash. Raises ProtocolError."""
+        try:
+            size, created_s, expires_s = (int(fields[name]) for name in ("bytes", "created_s", "expires_s"))
+            name, purpose = fields["filename"], fields["purpose"]
+        except (KeyError, ValueError) as error:
+            raise ProtocolError(f"the record of {id} is damaged: {error!s:.100}") from None
+        return cls(id, tenant, name, purpose, size, created_s, expires_s or None)
 
     @property
     def path(self) -> str:

@@ -14,7 +14,7 @@ from millstream_worker.engine.runner.gpu.attention.triton_backend import TritonA
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 
-WINDOWS = (1, 7, 16, 17, 150, 193, 1000)  # in wide ones some keys are seen by all queries of a tile
+WINDOWS = (1, 16, 17, 193, 1000)  # in wide ones some keys are seen by all queries of a tile
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,6 @@ LONG: Lens = [(1100, 1), (3, 1), (1100, 16), (600, 2), (0, 7)]
         spec(6, 2, 80, sinks=True),
         spec(4, 2, 24, window=1070, sinks=True),
         spec(8, 1, 16, softcap=9.0, value_dim=40),
-        spec(2, 2, 16),
     ],
 )
 def test_a_long_context_is_read_in_parts_for_few_new_tokens(layer: LayerSpec) -> None:

@@ -43,7 +43,7 @@ SPECS = (
     SamplingSpec(top_k=3000, top_p=0.99),
     SamplingSpec(top_k=1, top_p=0.5),
 )
-MANY = 130 if ON_GPU else 33  # rows of each vocabulary: they take their time where they are interpreted
+MANY = 130 if ON_GPU else 13  # rows of each vocabulary: they take their time where they are interpreted
 UNIFORMS = (0.0, 0.3, 0.5, 0.9, float(np.nextafter(1, 0)), 1.0)
 
 
@@ -100,7 +100,7 @@ def rows_of(vocab: int, count: int, kinds: tuple[str, ...] = KINDS, seed: int = 
     ],
 )
 def test_the_tokens_are_the_cpu_s(vocab: int, dtype: torch.dtype) -> None:
-    count = 2 * len(SPECS) if vocab == 4097 else len(SPECS)
+    count = {4097: 2 * len(SPECS), 128_256: len(SPECS) if ON_GPU else 5}.get(vocab, len(SPECS))
     logits = rows_of(vocab, count).to(dtype)
     check(logits, list(islice(cycle(SPECS), count)), list(islice(cycle(UNIFORMS), count)))
 
@@ -302,8 +302,8 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 @pytest.mark.skipif("TRITON_INTERPRET" not in os.environ, reason="counts what is interpreted")
 @pytest.mark.parametrize(
     "spec",
-    [SPECS[0], SPECS[3], SamplingSpec(top_k=50), SamplingSpec(top_k=50, top_p=0.9)],
-    ids=["temperature", "top_p", "top_k", "both"],
+    [SPECS[0], SamplingSpec(top_k=50, top_p=0.9)],
+    ids=["temperature", "both"],
 )
 def test_256_rows_of_128k_logits_take_less_than_0_8_gb(
     spec: SamplingSpec, monkeypatch: pytest.MonkeyPatch

@@ -29,8 +29,7 @@ def uniform(keys: NDArray[np.uint64], output_indices: NDArray[np.int32]) -> NDAr
 
 
 def splitmix64(states: NDArray[np.uint64], indices: NDArray[np.int32]) -> NDArray[np.uint64]:
-    """The number at `indices` (from 0) of the SplitMix64 streams that start at `states`; arrays wrap
-    silently."""
+    """Numbers at `indices` (from 0) of SplitMix64 streams that start at `states`; arrays wrap silently."""
     z = states + (indices.astype(np.uint64) + np.uint64(1)) * np.uint64(_GAMMA)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX_1)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX_2)

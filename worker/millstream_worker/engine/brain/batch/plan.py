@@ -48,14 +48,6 @@ def _none() -> Int32:
     return np.empty(0, np.int32)
 
 
-def _no_pairs() -> Int32:
-    return np.empty((0, 2), np.int32)
-
-
-def _none_begin() -> Int32:
-    return np.zeros(1, np.int32)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """S segments, T new tokens, L logits wanted, W the widest block table, F prefix groups with M members. A
@@ -81,12 +73,13 @@ class Plan:
     # [F] tokens that a prefix group shares: full blocks
     prefix_group_lens: Int32 = field(default_factory=_none)
     # [F + 1] offsets into prefix_group_segments
-    prefix_group_starts: Int32 = field(default_factory=_none_begin)
+    prefix_group_starts: Int32 = field(default_factory=lambda: np.zeros(1, np.int32))
     # [M] decode segments, prefix group after prefix group
     prefix_group_segments: Int32 = field(default_factory=_none)
-    # copies of blocks before the step; those out of the pool first
-    swap_out: Int32 = field(default_factory=_no_pairs)  # [O, 2] block, place in host memory
-    swap_in: Int32 = field(default_factory=_no_pairs)  # [I, 2] place in host memory, block
+    # copies of blocks before the step; those out of the pool first: [O, 2] block, place in host memory
+    swap_out: Int32 = field(default_factory=lambda: np.empty((0, 2), np.int32))
+    # [I, 2] place in host memory, block
+    swap_in: Int32 = field(default_factory=lambda: np.empty((0, 2), np.int32))
     head: str = LOGITS  # that answers for the hidden states at logit_indices
 
     @property

@@ -54,9 +54,7 @@ class PrefixTree:
         self._places: dict[int, tuple[Node, int]] = {}  # by slot: the node above, and the block to it
 
     def branch(self, block: int) -> Node | None:
-        """The longest common prefix of all rows that begin with this block; None if there are fewer
-        than two.
-        """
+        """The longest common prefix of all rows that begin with this block; None for fewer than two."""
         return self._root.forks.get(block)
 
     def insert(self, slot: int) -> int:

@@ -115,8 +115,7 @@ class Row:
 
     @property
     def may_draft(self) -> bool:
-        """True if each sample depends only on the text before it. False for a suspect: it takes no
-        chances."""
+        """True if samples depend only on the text before them. False for a suspect: it takes no chances."""
         return not (self.origin.request.alone or self._penalised)
 
     @property

@@ -96,9 +96,7 @@ class SharedPrefixes:
                 self._groups.pop(first, None)
 
     def _worthwhile(self, costs: SharingCosts) -> list[PrefixGroup]:
-        """The prefix groups, if all of them together are worth it; the longest first, as they take
-        longest.
-        """
+        """The prefix groups, if all together are worth it; the longest first, as they take longest."""
         found = [group for groups in self._groups.values() for group in groups]
         if sum(group.saved for group in found) < costs.step:
             return []
@@ -122,9 +120,7 @@ def choose(top: Node, block_size: int, costs: SharingCosts) -> list[PrefixGroup]
 def _cut(
     slots: list[int], groups: list[PrefixGroup], tokens: int, costs: SharingCosts
 ) -> tuple[list[int], list[PrefixGroup]]:
-    """The slots without a prefix group, and the prefix groups, after adding one of this prefix if it is worth
-    it.
-    """
+    """The slots without a prefix group, and the prefix groups, with one of this prefix if it is worth it."""
     gain = tokens - costs.row  # for each row that does not read them itself
     taken = [group for group in groups if len(group.slots) * gain > group.saved]
     members = slots + [slot for group in taken for slot in group.slots]

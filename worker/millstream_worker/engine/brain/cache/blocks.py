@@ -87,9 +87,7 @@ class BlockPool:
                         self._wanted.add(block)
 
     def publish(self, block: int, block_hash: bytes) -> None:
-        """Let a held, full block be found by its hash. If several have the same content, the first one is
-        found.
-        """
+        """Let a held, full block be found by its hash. Of several with one content the first is found."""
         if block_hash not in self._by_hash:
             self._by_hash[block_hash] = block
             self._hashes[block] = block_hash

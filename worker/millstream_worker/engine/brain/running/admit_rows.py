@@ -1,6 +1,4 @@
-"""Chooses the waiting rows that join the batch, and the running ones that make room for a row of a higher
-lane.
-"""
+"""Chooses the waiting rows that join the batch, and the running ones that make room for a higher lane's."""
 
 from __future__ import annotations
 

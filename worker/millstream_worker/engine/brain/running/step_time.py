@@ -21,9 +21,7 @@ LEAST_TOKENS = 64  # prompts progress, however slow the decode rows alone are
 
 
 class StepTimeModel:
-    """`target_s`: longest duration of a step with decode rows; 0: no limit. `most`: prompt tokens of any
-    step.
-    """
+    """`target_s`: longest duration of a step with decode rows; 0: any. `most`: prompt tokens of a step."""
 
     def __init__(self, target_s: float, most: int) -> None:
         self._target_s = target_s
@@ -42,9 +40,7 @@ class StepTimeModel:
         self._planned.append((now, tokens))
 
     def settled(self, now: float) -> float:
-        """The oldest planned step is settled; returns its seconds. The device computes steps one after the
-        other.
-        """
+        """The oldest planned step is settled; returns its seconds. The device has one after the other."""
         planned_at, tokens = self._planned.popleft()
         seconds = step_s = now - max(planned_at, self._settled_at)
         self._settled_at = now

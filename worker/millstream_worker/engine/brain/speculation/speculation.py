@@ -88,7 +88,10 @@ class Speculation:
     def _chosen(self, slots: NDArray[np.intp], prompt_tokens: int, budget: int) -> dict[int, list[int]]:
         """Returns draft tokens by slot, at most `budget`."""
         room = min(self._most - len(slots) - prompt_tokens, budget)
-        if not len(slots) or room < 1 or self._skips_one():
+        if not len(slots) or room < 1:
+            return {}
+        self._skips -= 1
+        if self._skips >= 0:  # many rows without drafts that pay are looked at now and then
             return {}
         chosen = self._that_pay(slots, prompt_tokens, room)
         self._skipped = 0 if chosen else min(2 * self._skipped + 1, len(slots) // _ROWS_A_SKIP)
@@ -109,15 +112,8 @@ class Speculation:
         counts = Counter(slot for _, slot in chances[:count])
         return {slot: guesses[slot][:count] for slot, count in counts.items()}
 
-    def _skips_one(self) -> bool:
-        """True if the step is left out: many rows without drafts that pay are looked at now and then."""
-        self._skips -= 1
-        return self._skips >= 0
-
     def _guessed(self, slots: NDArray[np.intp]) -> tuple[dict[int, list[int]], list[tuple[float, int]]]:
-        """Returns guessed tokens by slot, and for each of them the probability that it is accepted, with its
-        slot.
-        """
+        """Returns guessed tokens by slot, and for each the probability that it is accepted, with its slot."""
         guesses, chances = {}, []
         room = self._batch.last_input[slots] - self._batch.scheduled[slots] - 1
         for row, most in zip(self._batch.at(slots), room.tolist(), strict=True):

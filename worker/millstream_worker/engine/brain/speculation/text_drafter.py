@@ -59,8 +59,7 @@ class _Followed:
     trail: _Trail | None = None
 
     def read_prediction(self) -> None:
-        """Indexes the prediction as far as the output may have come in it: the rest would take time and
-        memory, and may be wrong."""
+        """Indexes the prediction as far as the output may be in it: the rest takes time, and may be wrong."""
         request = self.row.origin.request
         if self.prediction is not None:
             read = len(self.prediction.tokens) - len(request.prompt[-LONGEST_MATCH:])

@@ -49,17 +49,14 @@ class Prefixes:
         if prefix != known:
             if known is not None:
                 self.forget(row)
-            self._note(row, prefix)
+            self._known[row.arrival] = prefix
+            if prefix.last is not None:
+                self._groups.setdefault(prefix.last, _Group(row.arrival)).rows += 1
+            if prefix.missing is not None:
+                self._watchers.setdefault(prefix.missing, {})[row.arrival] = row
         if prefix.missing is not None:
             self._pool.await_hash(prefix.missing)
         return cached, 0 if prefix.last is None else self._groups[prefix.last].number
-
-    def _note(self, row: Row, prefix: _Prefix) -> None:
-        self._known[row.arrival] = prefix
-        if prefix.last is not None:
-            self._groups.setdefault(prefix.last, _Group(row.arrival)).rows += 1
-        if prefix.missing is not None:
-            self._watchers.setdefault(prefix.missing, {})[row.arrival] = row
 
     def forget(self, row: Row) -> None:
         prefix = self._known.pop(row.arrival)

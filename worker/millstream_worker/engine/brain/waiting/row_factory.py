@@ -9,6 +9,7 @@ import numpy as np
 
 from millstream_worker.engine.brain.batch.rows import Origin, Row
 from millstream_worker.engine.brain.cache.block_hash import extend_chain, root_hash
+from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.grammars.limited_matcher import LimitedMatcher
 from millstream_worker.engine.grammars.matcher import Matcher
 from millstream_worker.engine.grammars.token_limits import TokenLimits
@@ -17,35 +18,15 @@ from millstream_worker.engine.protocol.request import EngineRequest
 
 
 class RowFactory:
-    """`hash_seed`: everything that changes KV for equal tokens (model, KV dtype). Without `prefix_cache`,
-    only the choices of one request share blocks; without `salted`, requests of different salts do.
-    `vocab_size`: the number of logits of a token.
-    """
-
-    def __init__(
-        self,
-        *,
-        context_length: int,
-        capacity: int,
-        block_size: int,
-        hash_seed: bytes,
-        prefix_cache: bool,
-        salted: bool = True,
-        vocab_size: int = 0,
-    ) -> None:
-        self._context_length = context_length
-        self._capacity = capacity  # tokens that the pool holds
-        self._block_size = block_size
-        self._hash_seed = hash_seed
-        self._prefix_cache = prefix_cache
-        self._salted = salted
-        self._vocab_size = vocab_size
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._config = config
+        self._capacity = config.blocks * config.block_size  # tokens that the pool holds
         self._numbers = count()
 
     @property
     def longest(self) -> int:
         """Most tokens of a row, prompt and output."""
-        return min(self._context_length, self._capacity)
+        return min(self._config.context_length, self._capacity)
 
     def refuse(self, request: EngineRequest) -> Refused | None:
         """The refusal of a request whose prompt and first token do not fit; `max_tokens` is clamped to the
@@ -59,8 +40,8 @@ class RowFactory:
             return Refused(request.handle, "max_tokens", problem)
         if prompt < self.longest:
             return None
-        if self._context_length <= self._capacity:
-            limit = f"the model's context length is {self._context_length}"
+        if self._config.context_length <= self._capacity:
+            limit = f"the model's context length is {self._config.context_length}"
             remedy = f"shorten it to {self.longest - 1} tokens or fewer"
         else:
             limit = f"this worker's KV cache holds {self._capacity} tokens"
@@ -71,11 +52,13 @@ class RowFactory:
     def rows(self, request: EngineRequest, matchers: Mapping[int, Matcher] | None = None) -> list[Row]:
         """A row for each choice that has not ended in an earlier attempt; `matchers`: by choice."""
         prompt = np.array(request.prompt, dtype=np.int32)
-        salt = request.salt if self._salted else ""
-        scopes = (salt,) if self._prefix_cache else (salt, str(request.handle))
-        origin = Origin(request, prompt, root_hash(self._hash_seed, *scopes), [])
-        extend_chain(origin.chain, origin.root, prompt, self._block_size)
-        limits = TokenLimits(request.limits, request.sampling, self._vocab_size) if request.limits else None
+        salt = request.salt if self._config.salted else ""
+        scopes = (salt,) if self._config.prefix_cache else (salt, str(request.handle))
+        origin = Origin(request, prompt, root_hash(self._config.hash_seed, *scopes), [])
+        extend_chain(origin.chain, origin.root, prompt, self._config.block_size)
+        limits = (
+            TokenLimits(request.limits, request.sampling, self._config.vocab_size) if request.limits else None
+        )
         left = [choice for choice in range(request.choices) if choice not in request.done]
         return [self._row(origin, choice, (matchers or {}).get(choice), limits) for choice in left]
 

@@ -167,9 +167,7 @@ class WaitingRows:
         self._prefixes.check(self)
 
     def _lift(self, tenant: str) -> None:
-        """Start a tenant that comes back from a pause level with the least served one: pauses save up
-        nothing.
-        """
+        """Start a tenant that comes back level with the least served one: pauses save up nothing."""
         active = {name for lane in self._lanes.values() for name in lane}
         if tenant in active:
             return

@@ -20,10 +20,6 @@ _PRECISION = 1000  # digits of a quotient
 _DECIMAL = re.compile(r"Decimal\('([^']*)'\)")
 
 
-def load_library() -> None:
-    """It takes up to a second, and most requests need none."""
-
-
 def problem_of_schema(schema: str) -> str:
     """Returns why nothing can be validated by the schema, in one line; empty if it can."""
     from jsonschema import FormatChecker, SchemaError

@@ -24,8 +24,7 @@ _registered: WeakValueDictionary[int, Attention] = WeakValueDictionary()
 
 
 def register(attention: Attention) -> Tensor:
-    """Returns the int64 tensor on the CPU by which `attend` finds `attention`, while somebody else holds
-    that."""
+    """Returns the int64 tensor on the CPU by which `attend` finds `attention`, while somebody holds that."""
     number = next(_numbers)
     _registered[number] = attention
     with torch.inference_mode(False):  # code that was compiled for a usual tensor takes no other
@@ -39,14 +38,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, laye
     return answer
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, layer: Tensor) -> Tensor:
-    return _registered[int(layer)](query, key, value, sinks)
-
-
-def _shaped(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, layer: Tensor) -> Tensor:
-    return value.new_empty(query.shape[0], query.shape[1], value.shape[2])
-
-
 define(
-    "attend(Tensor query, Tensor key, Tensor value, Tensor? sinks, Tensor layer) -> Tensor", _attend, _shaped
+    "attend(Tensor query, Tensor key, Tensor value, Tensor? sinks, Tensor layer) -> Tensor",
+    lambda query, key, value, sinks, layer: _registered[int(layer)](query, key, value, sinks),
+    lambda query, key, value, sinks, layer: value.new_empty(*query.shape[:2], value.shape[2]),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-import torch
+from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
 
@@ -21,13 +21,8 @@ class AttentionBackend(Protocol):
         """Take in the step: what all its layers share (indices, masks, tables on the device) is made here."""
 
     def attend(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None
+    ) -> Tensor:
         """Store the step's keys and values, then attend from its tokens to all that their rows have stored.
 
         query [T, heads, key_dim], key [T, kv_heads, key_dim], value [T, kv_heads, value_dim], of any
@@ -69,8 +64,7 @@ class StaticStep(Protocol):
 
 @runtime_checkable
 class StaticAttention(AttentionBackend, Protocol):
-    """A backend whose steps can be recorded: all that depends on the step stands in tensors that never
-    move."""
+    """A backend whose steps can be recorded: all that depends on the step is in tensors that never move."""
 
     def reserve(self, size: StaticSize) -> StaticStep:
         """For steps of up to that size, one at a time; no row is in it yet. Steps may share memory: the one

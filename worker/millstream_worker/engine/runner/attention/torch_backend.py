@@ -96,8 +96,7 @@ class TorchAttention:
         return out
 
     def _slice(self, plan: Plan, shape: LayerSpec, rows: Int64, first: int, count: int) -> Slice:
-        """Returns the slice of `count` new tokens of each of the segments `rows`, from the token `first`
-        on."""
+        """Returns the slice of `count` new tokens of each of the segments `rows`, from token `first` on."""
         size, tokens = self._storage.block_size, np.arange(count)
         start = (plan.kv_lens - plan.query_lens)[rows].astype(np.int64) + first  # of the first query
         seen = np.zeros_like(start) if shape.window is None else np.maximum(start - shape.window + 1, 0)

@@ -1,5 +1,4 @@
-"""Reads the weights of a GGUF file by their names in transformers' model, quantised ones in their own
-bits."""
+"""Reads the weights of a GGUF file by their names in transformers' model, quantised ones as they are."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ class GGUFWeights:
 
     @property
     def quantized(self) -> bool:
-        """True if the weights are quantised, and of an architecture that can be computed in their own
-        bits."""
+        """True if the weights are quantised, and their architecture can be computed in their own bits."""
         experts = any(len(tensor.shape) > 2 for tensor in self._reader.tensors)
         kinds = {tensor.tensor_type for tensor in self._reader.tensors}
         return self._architecture in _ARCHITECTURES and not experts and not kinds <= _FLOATING.keys()

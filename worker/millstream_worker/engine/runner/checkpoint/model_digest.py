@@ -25,9 +25,7 @@ _OF_NO_ANSWER = {"transformers_version", "_name_or_path", "torch_dtype", "dtype"
 
 
 def digest_of(checkpoint: Checkpoint) -> str:
-    """The digest of the checkpoint's source, in hexadecimal. Raises OSError, and ValueError for damaged
-    files.
-    """
+    """The digest of the checkpoint's source, in hexadecimal. Raises OSError; ValueError for damage."""
     if checkpoint.source.is_file():
         return digest_of_file(checkpoint.source)[:DIGEST_HEX]
     digest = hashlib.sha256()

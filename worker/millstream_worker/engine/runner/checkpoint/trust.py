@@ -1,4 +1,4 @@
-"""Tells if code in a folder may be run: it has to be there by this user, or by root."""
+"""Refuses code that is not there by this user, or by root."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import stat
 from pathlib import Path
 
 
-def written_by_others(path: Path) -> bool:
-    """True if somebody else can have put there what is there. Raises OSError where it cannot be seen."""
-    facts = path.stat()
-    return facts.st_uid not in (os.geteuid(), 0) or bool(facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+def refuse_if_written_by_others(*paths: Path) -> None:
+    """Raises OSError if somebody else can have put there what is there, or where that cannot be seen."""
+    for path in paths:
+        facts = path.stat()
+        if facts.st_uid not in (os.geteuid(), 0) or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise OSError(f"{path} can be written by others, so that what is in it is not run")

@@ -14,9 +14,7 @@ from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
 
 
 def read_vocabulary(folder: str | Path, vocab_size: int, eos_ids: tuple[int, ...]) -> LLTokenizer:
-    """Returns the tokenizer in a local folder, of a model with logits for `vocab_size` tokens. Raises
-    InvalidGrammar.
-    """
+    """Returns a local folder's tokenizer, of a model with `vocab_size` logits. Raises InvalidGrammar."""
     if not eos_ids:
         raise InvalidGrammar("the model names no end-of-sequence token, by which an answer could end")
     try:

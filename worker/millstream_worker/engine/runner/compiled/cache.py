@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from millstream_worker.engine.runner.attention import custom_op
-from millstream_worker.engine.runner.checkpoint.trust import written_by_others
+from millstream_worker.engine.runner.checkpoint.trust import refuse_if_written_by_others
 from millstream_worker.engine.runner.device import torch_internals
 from millstream_worker.engine.runner.linear import float8_layers, panel, quantized_layers
 from millstream_worker.engine.runner.model.load import LoadedModel
@@ -70,9 +70,7 @@ class CompileCache:
         """Records one compilation, which is done inside. Raises OSError where the folder cannot be written,
         or others can write to it."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in (self.folder.parent, self.folder):
-            if written_by_others(path):
-                raise OSError(f"{path} can be written by others, so that what is in it is not run")
+        refuse_if_written_by_others(self.folder.parent, self.folder)
         with self._begun.open("ab", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             file.write(b"x")

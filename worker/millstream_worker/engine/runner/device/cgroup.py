@@ -55,8 +55,7 @@ class ControlGroups:
         return max(held_up, default=0.0)
 
     def _folders(self, controller: str) -> Iterator[Path]:
-        """Yields the group of this process and all above it, of a version 1 controller or ("") of version
-        2."""
+        """Yields this process' group and all above it, of a version 1 controller or ("") of version 2."""
         try:
             lines = self.membership.read_text().splitlines()
         except OSError:  # not Linux

@@ -85,8 +85,7 @@ class Waits:
         return nanoseconds / 1e9 - (self._groups.throttled_s() if self._limited else 0.0)
 
     def _of(self, thread: str) -> int:
-        """Returns the nanoseconds that a thread waited; 0 for one that has ended, and on systems that do not
-        count."""
+        """Returns the nanoseconds that a thread waited; 0 for one that has ended, or where nobody counts."""
         try:
             with open(f"{self._threads}/{thread}/schedstat", "rb", buffering=0) as file:
                 return int(file.read(96).split()[1])

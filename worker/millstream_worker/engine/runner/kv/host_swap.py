@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Int32, Plan
 from millstream_worker.engine.protocol.config import EngineConfig
@@ -125,7 +126,7 @@ class HostSwap:
             arrived = self._cross(pairs[:, 0].tolist())
         self._storage.copy_in(self._index(pairs[:, 1]), arrived)
 
-    def _cross(self, places: list[int]) -> torch.Tensor:
+    def _cross(self, places: list[int]) -> Tensor:
         """Returns pages on the device [N, bytes], for the current stream."""
         assert self._bus is not None
         current = torch.cuda.current_stream(self._storage.device)
@@ -139,10 +140,8 @@ class HostSwap:
         current.wait_stream(self._bus)
         return arrived
 
-    def _index(self, numbers: Int32) -> torch.Tensor:
-        """Returns numbers on the CPU for places, on the device for blocks: there the host must not wait for
-        the copy.
-        """
+    def _index(self, numbers: Int32) -> Tensor:
+        """Returns numbers on the CPU for places, on the device for blocks: the host must not wait there."""
         index = torch.from_numpy(numbers.astype(np.int64))
         if self._bus is None:
             return index

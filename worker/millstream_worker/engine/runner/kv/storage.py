@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from millstream_worker.engine.runner.kv.kv_format import KEY_SCALES, VALUE_SCALES, KVFormat
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
@@ -51,14 +52,13 @@ class KVStorage:
     def bytes_per_block(self) -> int:
         return bytes_per_block(self.layers, self.block_size, self.dtype)
 
-    def copy_out(self, blocks: torch.Tensor) -> torch.Tensor:
+    def copy_out(self, blocks: Tensor) -> Tensor:
         """The pages of `blocks` [N] as bytes: uint8 [N, bytes_per_block]."""
         count = len(blocks)
         return torch.cat([part[blocks].reshape(count, -1).view(torch.uint8) for part in self.parts()], dim=1)
 
-    def copy_in(self, blocks: torch.Tensor, pages: torch.Tensor) -> None:
-        """Put pages from `copy_out` (of any storage with these layers, block size and dtype) into
-        `blocks`."""
+    def copy_in(self, blocks: Tensor, pages: Tensor) -> None:
+        """Put pages from `copy_out` (of any storage with these layers, block size, dtype) into `blocks`."""
         start = 0
         for part in self.parts():
             size = part[0].numel() * part.element_size()
@@ -67,16 +67,16 @@ class KVStorage:
             start += size
         assert start == pages.shape[1], f"pages of {pages.shape[1]} bytes, blocks of {start}"
 
-    def parts(self) -> list[torch.Tensor]:
+    def parts(self) -> list[Tensor]:
         """All tensors, in the order in which a page holds them."""
         scales = (*self.key_scales, *self.value_scales)
         return [*self.keys, *self.values, *(part for part in scales if part is not None)]
 
-    def _zeros(self, layer: LayerSpec, dim: int) -> torch.Tensor:
+    def _zeros(self, layer: LayerSpec, dim: int) -> Tensor:
         shape = (self.blocks, layer.kv_heads, self.block_size, dim)
         return torch.zeros(shape, dtype=layer.kv_format.code_dtype(self.dtype), device=self.device)
 
-    def _scales(self, layer: LayerSpec, count: int) -> torch.Tensor | None:
+    def _scales(self, layer: LayerSpec, count: int) -> Tensor | None:
         if layer.kv_format is KVFormat.AS_COMPUTED:
             return None
         shape = (self.blocks, layer.kv_heads, self.block_size, count)

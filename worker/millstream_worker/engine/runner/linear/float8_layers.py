@@ -93,12 +93,10 @@ def _product(rows: Tensor, row_scales: Tensor, weight: Tensor, scales: Tensor) -
     return answer
 
 
-def _shaped(rows: Tensor, row_scales: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
-    return rows.new_empty(rows.shape[0], weight.shape[0], dtype=torch.bfloat16)
-
-
 define(
     "float8_product(Tensor rows, Tensor row_scales, Tensor weight, Tensor scales) -> Tensor",
     _product,
-    _shaped,
+    lambda rows, row_scales, weight, scales: rows.new_empty(
+        rows.shape[0], weight.shape[0], dtype=torch.bfloat16
+    ),
 )

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from millstream_worker.engine.runner.linear.quantized_layers import QuantizedLinear, join_layers
 
@@ -35,8 +35,8 @@ class _Product:
     __slots__ = ("answer", "rows")
 
     def __init__(self) -> None:
-        self.rows: torch.Tensor | None = None
-        self.answer: torch.Tensor | None = None
+        self.rows: Tensor | None = None
+        self.answer: Tensor | None = None
 
 
 class FusedLinear(nn.Module):
@@ -53,24 +53,24 @@ class FusedLinear(nn.Module):
         self._last = last
 
     @property
-    def weight(self) -> torch.Tensor:
+    def weight(self) -> Tensor:
         """Returns [out_features, in_features], for model code that does more with a layer than to call it."""
         return self.joint.weight.narrow(0, self.begin, self.out_features)
 
     @property
-    def bias(self) -> torch.Tensor | None:
+    def bias(self) -> Tensor | None:
         """[out_features]"""
-        bias: torch.Tensor | None = self.joint.bias
+        bias: Tensor | None = self.joint.bias
         return None if bias is None else bias.narrow(0, self.begin, self.out_features)
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows: Tensor) -> Tensor:
         if torch.compiler.is_compiling():  # which computes equal operations once (`torch_internals`)
-            joint: torch.Tensor = self.joint(rows)
+            joint: Tensor = self.joint(rows)
             return joint.narrow(-1, self.begin, self.out_features)
         product = self._product
         if product.rows is not rows or product.answer is None:
             product.rows, product.answer = rows, self.joint(rows)
-        answer: torch.Tensor = product.answer.narrow(-1, self.begin, self.out_features)
+        answer: Tensor = product.answer.narrow(-1, self.begin, self.out_features)
         if self._last:
             product.rows = product.answer = None
         return answer
@@ -100,5 +100,5 @@ def _joint(layers: Sequence[Layer]) -> Layer:
     return joint
 
 
-def _joined(parts: list[torch.Tensor]) -> nn.Parameter:
+def _joined(parts: list[Tensor]) -> nn.Parameter:
     return nn.Parameter(torch.cat(parts), requires_grad=False)

@@ -10,7 +10,7 @@ Measure with `python -m ops.bench layers`. What a row gets does not depend on wh
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from millstream_worker.engine.runner.native import intercept
@@ -27,7 +27,7 @@ class PanelLinear(nn.Module):
     the sums stay what they were, and half the memory is read.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, library: Panels) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, library: Panels) -> None:
         """`weight` [out_features, in_features] is copied, `bias` [out_features] kept. Of bfloat16 in_features
         must be even."""
         super().__init__()
@@ -39,12 +39,12 @@ class PanelLinear(nn.Module):
         self.bias = bias
 
     @property
-    def weight(self) -> torch.Tensor:
+    def weight(self) -> Tensor:
         """Returns a copy as it was given, for model code that does more with a layer than to call it."""
         flat = self.panels.transpose(1, 2).reshape(-1, self.in_features)
         return flat[: self.out_features].to(self.dtype).contiguous()
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows: Tensor) -> Tensor:
         if rows.dtype != self.dtype:
             raise RuntimeError(f"rows are {rows.dtype}, and their weight {self.dtype}")
         if rows.shape[-1] != self.in_features:
@@ -52,7 +52,7 @@ class PanelLinear(nn.Module):
                 f"rows have {rows.shape[-1]} features, their weight [{self.out_features}, {self.in_features}]"
             )
         if torch.compiler.is_compiling():
-            answer: torch.Tensor = torch.ops.millstream.panel_linear.default(
+            answer: Tensor = torch.ops.millstream.panel_linear.default(
                 rows, self.panels, self.bias, self.out_features
             )
             return answer
@@ -60,8 +60,8 @@ class PanelLinear(nn.Module):
 
 
 def _multiply(
-    library: Panels, rows: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None, out_features: int
-) -> torch.Tensor:
+    library: Panels, rows: Tensor, panels: Tensor, bias: Tensor | None, out_features: int
+) -> Tensor:
     """Multiplies rows [..., in] by a weight [out, in] in panels: [..., out]."""
     rows = rows.contiguous()
     *sizes, in_features = rows.shape
@@ -77,7 +77,7 @@ def _multiply(
     return answer
 
 
-def _narrowest(weight: torch.Tensor) -> torch.Tensor:
+def _narrowest(weight: Tensor) -> Tensor:
     """Returns the weight in bfloat16, if that holds the same numbers."""
     if weight.dtype == torch.bfloat16 or weight.shape[1] % PER[torch.bfloat16]:
         return weight
@@ -86,7 +86,7 @@ def _narrowest(weight: torch.Tensor) -> torch.Tensor:
     return weight.bfloat16() if narrow else weight
 
 
-def _laid_out(weight: torch.Tensor, width: int) -> torch.Tensor:
+def _laid_out(weight: Tensor, width: int) -> Tensor:
     """Returns [out / width, in / per, width, per] of [out, in]; what is missing in the last panel is 0."""
     (outputs, inputs), per = weight.shape, PER[weight.dtype]
     missing = -outputs % width
@@ -94,19 +94,13 @@ def _laid_out(weight: torch.Tensor, width: int) -> torch.Tensor:
     return padded.reshape(-1, width, inputs // per, per).transpose(1, 2).contiguous()
 
 
-def _compiled(
-    rows: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None, out_features: int
-) -> torch.Tensor:
+def _compiled(rows: Tensor, panels: Tensor, bias: Tensor | None, out_features: int) -> Tensor:
     assert SURROUNDINGS.panels is not None, "there are no layers in panels without it"
     return _multiply(SURROUNDINGS.panels, rows, panels, bias, out_features)
 
 
-def _shaped(
-    rows: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None, out_features: int
-) -> torch.Tensor:
-    return rows.new_empty(*rows.shape[:-1], out_features)
-
-
 define(
-    "panel_linear(Tensor rows, Tensor panels, Tensor? bias, int out_features) -> Tensor", _compiled, _shaped
+    "panel_linear(Tensor rows, Tensor panels, Tensor? bias, int out_features) -> Tensor",
+    _compiled,
+    lambda rows, panels, bias, out_features: rows.new_empty(*rows.shape[:-1], out_features),
 )

@@ -43,11 +43,7 @@ def checked_attention(
                 f"attention {named!r} does not work here: {reason}; use 'torch' or 'auto'"
             ) from error
         findings.fall_back(f"attention: plain PyTorch, slower than {loaded.attention}: {reason}")
-        return _with_torch(loaded)
+        notes = tuple(note for note in loaded.notes if not note.startswith("attention: "))
+        return replace(loaded, attention="torch", attend_over=TorchAttention, notes=notes)
     findings.passed("attention", worst)
     return loaded
-
-
-def _with_torch(loaded: LoadedModel) -> LoadedModel:
-    notes = tuple(note for note in loaded.notes if not note.startswith("attention: "))
-    return replace(loaded, attention="torch", attend_over=TorchAttention, notes=notes)

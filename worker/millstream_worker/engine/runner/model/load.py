@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from millstream_worker.engine.protocol.frames import LoadStep
@@ -79,8 +79,7 @@ class LoadedModel:
 
     @property
     def kv_format(self) -> str:
-        """Returns the format of keys and values: "bfloat16", "int8", or "int8+bfloat16" where layers
-        differ."""
+        """Returns the format of keys and values, as "bfloat16", "int8", or "int8+bfloat16" for both."""
         return kv_name(self.layer_specs, self.dtype)
 
     @property
@@ -126,7 +125,8 @@ def load_model(
             folder, config, dtype, read_to, ATTENTION, mark, as_codes=as_codes, library=chosen.library
         )
     else:
-        model, form = load_weights(folder, config, dtype, read_to, ATTENTION, report, mark), _name(dtype)
+        model = load_weights(folder, config, dtype, read_to, ATTENTION, report, mark)
+        form = str(dtype).removeprefix("torch.")
     anatomy = observe(model, ATTENTION)
     if not anatomy.finite:
         check_finite(folder, model)
@@ -162,10 +162,6 @@ def load_model(
     )
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def connect(loaded: LoadedModel, backend: AttentionBackend, mark: Callable[[], None]) -> None:
     """Have each attention module compute its layer by `backend`, which wants `begin(plan)` before each
     forward; `mark` is called with each layer."""
@@ -174,9 +170,7 @@ def connect(loaded: LoadedModel, backend: AttentionBackend, mark: Callable[[], N
 
 
 def _attention_of(backend: AttentionBackend, layer: int, mark: Callable[[], None]) -> Attention:
-    def compute(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None
-    ) -> torch.Tensor:
+    def compute(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> Tensor:
         mark()
         return backend.attend(layer, query, key, value, sinks)
 
@@ -190,8 +184,8 @@ def occupy(module: nn.Module, attention: Attention) -> None:
 
 
 def _attend(
-    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: None, **options: Any
-) -> tuple[torch.Tensor, None]:
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, **options: Any
+) -> tuple[Tensor, None]:
     """Computes an attention module's call, [1, heads, T, head_dim] each; returns [1, T, heads, head_dim].
 
     Transformers makes no mask, as no mask function has our name. But for the sinks, `options` are the

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from millstream_worker.engine.protocol.frames import LoadStep
-from millstream_worker.engine.runner.checkpoint.trust import written_by_others
+from millstream_worker.engine.runner.checkpoint.trust import refuse_if_written_by_others
 from millstream_worker.engine.runner.native.compiler import CannotBuild, run, run_all
 from millstream_worker.engine.runner.native.library import Library
 
@@ -50,7 +50,7 @@ def build(
         if not _is_whole(file):
             report(f"{LoadStep.COMPILE_NATIVE}, once for this processor")
             _compile(compiler, flags, file, mark)
-        _distrust(file)
+        refuse_if_written_by_others(file.parent, file)  # loading it runs it
         return Library(file)
     except OSError as error:
         raise CannotBuild(str(error)) from error
@@ -109,13 +109,6 @@ def _is_whole(file: Path) -> bool:
         return False
     size = hashlib.sha256().digest_size
     return content[-size:] == _seal(content[:-size])
-
-
-def _distrust(file: Path) -> None:
-    """Raises CannotBuild for a library that others could have put there: loading it runs it."""
-    for path in (file.parent, file):
-        if written_by_others(path):
-            raise CannotBuild(f"{path} can be written by others, so that what is in it is not run")
 
 
 def _digest(compiler: tuple[str, ...], version: str, flags: tuple[str, ...], sources: Path = _SOURCES) -> str:

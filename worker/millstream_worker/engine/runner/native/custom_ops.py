@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from millstream_worker.engine.runner.native.library import Library, Panels
 
@@ -14,8 +15,7 @@ _library = torch.library.Library("millstream", "FRAGMENT")  # type: ignore[no-un
 
 @dataclass(slots=True, eq=False)
 class Surroundings:
-    """The globals that operations use beside operands. Operations are global to a process, and get no
-    objects."""
+    """The globals that operations use beside operands: they are global to a process, and get no objects."""
 
     panels: Panels | None = None
     library: Library | None = None
@@ -25,7 +25,7 @@ class Surroundings:
 SURROUNDINGS = Surroundings()
 
 
-def define(schema: str, run: Callable[..., torch.Tensor], shape: Callable[..., torch.Tensor]) -> None:
+def define(schema: str, run: Callable[..., Tensor], shape: Callable[..., Tensor]) -> None:
     """Makes `torch.ops.millstream.<name of the schema>` compute `run`. `shape` answers an empty tensor of the
     shape that `run` answers."""
     name = schema.partition("(")[0]

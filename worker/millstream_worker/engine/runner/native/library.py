@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_bool, c_char_p, c_float, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+T = TypeVar("T")
 MOST_DIM = 4096  # of a head
 PER = {torch.bfloat16: 2, torch.float32: 1}  # weights of one output that lie side by side
 _PRODUCTS = {
@@ -102,26 +103,22 @@ class Library:
 
     def __init__(self, file: Path) -> None:
         self._library = ctypes.CDLL(str(file))
-        self.attend: dict[tuple[torch.dtype, torch.dtype], Attend] = {
-            dtypes: self._entry(name, _ATTENDED) for dtypes, name in ENTRIES.items()
-        }
+        self.attend: Mapping[tuple[torch.dtype, torch.dtype], Attend] = self._entries(ENTRIES, _ATTENDED)
         width = {dtype: self._entry(name, [], c_int32)() for dtype, name in _WIDTHS.items()}
-        multiply = {types: self._entry(name, _MULTIPLIED) for types, name in _PRODUCTS.items()}
+        multiply = self._entries(_PRODUCTS, _MULTIPLIED)
         self.panels = Panels(width, multiply) if all(width.values()) else None
         codes = _CODES if self._entry("multiplies_codes", [], c_bool)() else {}
-        self.multiply_codes: dict[torch.dtype, MultiplyCodes] = {
-            dtype: self._entry(name, _CODED) for dtype, name in codes.items()
-        }  # by the type of rows
-        self.most_likely: dict[torch.dtype, MostLikely] = {
-            dtype: self._entry(name, _CHOSEN) for dtype, name in _MOST_LIKELY.items()
-        }
-        self.mask: dict[torch.dtype, Mask] = {
-            dtype: self._entry(name, _MASKING) for dtype, name in _MASKED.items()
-        }
+        # by the type of rows
+        self.multiply_codes: Mapping[torch.dtype, MultiplyCodes] = self._entries(codes, _CODED)
+        self.most_likely: Mapping[torch.dtype, MostLikely] = self._entries(_MOST_LIKELY, _CHOSEN)
+        self.mask: Mapping[torch.dtype, Mask] = self._entries(_MASKED, _MASKING)
         self.replay: Replay = self._entry("replay", [c_void_p, c_int64, c_int32], c_bool)
         self.replayed_arguments: int = self._entry("replayed_arguments", [], c_int32)()  # 0: it cannot
         # As "tiles", "pairs" or "float32"; where there is a choice between the last two, they were timed.
         self.bfloat16_products: str = self._entry("bfloat16_products", [], c_char_p)().decode()
+
+    def _entries(self, names: Mapping[T, str], arguments: Sequence[Any]) -> dict[T, Callable[..., Any]]:
+        return {types: self._entry(name, arguments) for types, name in names.items()}
 
     def _entry(self, name: str, arguments: Sequence[Any], result: Any = None) -> Callable[..., Any]:
         try:

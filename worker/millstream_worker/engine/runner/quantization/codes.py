@@ -51,11 +51,6 @@ class Codes:
         return -(-self.inputs // GROUP) * GROUP // self.scales.shape[1]
 
     @property
-    def bytes(self) -> int:
-        offsets = 0 if self.offsets is None else self.offsets.nbytes
-        return self.codes.nbytes + self.scales.nbytes + offsets
-
-    @property
     def kind(self) -> tuple[object, ...]:
         """Equal for weights that can be joined: those of a panel that is not whole can with none."""
         part = id(self.codes) if self.outputs % PANEL else 0

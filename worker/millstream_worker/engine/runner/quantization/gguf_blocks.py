@@ -51,18 +51,6 @@ def _unpacked(data: Bytes, kind: GGMLQuantizationType) -> WeightCodes:
     )
 
 
-def _q8_0(blocks: Bytes) -> Parts:
-    return blocks[:, 2:].view(np.int8), _half(blocks, 0), None
-
-
-def _q4_0(blocks: Bytes) -> Parts:
-    return _low_then_high(blocks[:, 2:]), _half(blocks, 0), None
-
-
-def _q4_1(blocks: Bytes) -> Parts:
-    return _low_then_high(blocks[:, 4:]), _half(blocks, 0), _half(blocks, 2)
-
-
 def _q5_0(blocks: Bytes) -> Parts:
     codes = _low_then_high(blocks[:, 6:]) | _fifth(blocks[:, 2:6])
     return codes.view(np.int8) - np.int8(16), _half(blocks, 0), None
@@ -71,10 +59,6 @@ def _q5_0(blocks: Bytes) -> Parts:
 def _q5_1(blocks: Bytes) -> Parts:
     codes = _low_then_high(blocks[:, 8:]) | _fifth(blocks[:, 4:8])
     return codes.view(np.int8), _half(blocks, 0), _half(blocks, 2)
-
-
-def _q4_k(blocks: Bytes) -> Parts:
-    return _low_then_high(blocks[:, 16:].reshape(-1, 4, 32)), *_scales_of_k(blocks)
 
 
 def _q5_k(blocks: Bytes) -> Parts:
@@ -111,6 +95,12 @@ def _fifth(bits: Bytes) -> Bytes:
 
 
 KINDS: dict[GGMLQuantizationType, Callable[[Bytes], Parts]] = {
-    _Type.Q8_0: _q8_0, _Type.Q4_0: _q4_0, _Type.Q4_1: _q4_1, _Type.Q5_0: _q5_0, _Type.Q5_1: _q5_1,
-    _Type.Q4_K: _q4_k, _Type.Q5_K: _q5_k, _Type.Q6_K: _q6_k,
-}  # fmt: skip
+    _Type.Q8_0: lambda blocks: (blocks[:, 2:].view(np.int8), _half(blocks, 0), None),
+    _Type.Q4_0: lambda blocks: (_low_then_high(blocks[:, 2:]), _half(blocks, 0), None),
+    _Type.Q4_1: lambda blocks: (_low_then_high(blocks[:, 4:]), _half(blocks, 0), _half(blocks, 2)),
+    _Type.Q5_0: _q5_0,
+    _Type.Q5_1: _q5_1,
+    _Type.Q4_K: lambda blocks: (_low_then_high(blocks[:, 16:].reshape(-1, 4, 32)), *_scales_of_k(blocks)),
+    _Type.Q5_K: _q5_k,
+    _Type.Q6_K: _q6_k,
+}

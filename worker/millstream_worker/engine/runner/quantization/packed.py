@@ -49,8 +49,7 @@ def write_packed(folder: Path, weights: PackedWeights) -> None:
 
 
 def read_packed(folder: Path) -> PackedWeights:
-    """Codes are views of the file, which stays mapped as long as there is one; others have memory of their
-    own."""
+    """Codes are views of the file, which stays mapped as long as one lives; others have their own memory."""
     with safe_open(folder / _FILE, framework="pt") as file:
         metadata = file.metadata()
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping

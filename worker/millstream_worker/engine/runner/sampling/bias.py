@@ -1,5 +1,4 @@
-"""Sparse additions to logits, by slot: logit_bias, and minus infinity on tokens that may not end a row
-yet."""
+"""Sparse additions to logits, by slot: logit_bias, and minus infinity on ends that come too early."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ class SlotBias:
         self._amounts = torch.zeros(max_rows, 0, dtype=torch.float32, device=device)
 
     def load(self, slot: int, pairs: Sequence[tuple[int, float]]) -> None:
-        """Replace the slot's list. Ids that the vocabulary does not have are left out: they are never
-        sampled."""
+        """Replace the slot's list. Ids beyond the vocabulary are left out: they are never sampled."""
         known = [(token, amount) for token, amount in pairs if 0 <= token < self._vocab_size]
         if len(known) > self._ids.shape[1]:
             self._widen(len(known))

@@ -19,8 +19,7 @@ _LEAST = -9999.0  # OpenAI's: minus infinity has no JSON
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogprobTensors:
-    """The log-probabilities of the M of L rows that asked. Each has K places: the most that any of them
-    wants."""
+    """The log-probabilities of the M of L rows that asked, with K places each: the most that any wants."""
 
     rows: NDArray[np.int64]  # [M] index into L
     counts: NDArray[np.int64]  # [M] how many of the K the row wants

@@ -1,5 +1,4 @@
-"""Holds the sampling settings of the rows in the batch, by slot, as plain arrays on the host. Knows no
-device."""
+"""Holds the sampling settings of the rows in the batch, by slot, as plain arrays on the host."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ def empty(max_rows: int) -> Settings:
 
 
 def settings_of(spec: SamplingSpec, vocab_size: int) -> Any:
-    """Returns one row's settings. A top_k that is off becomes the vocabulary's size, so that every row has
-    one."""
+    """Returns one row's settings. A top_k that is off becomes the vocabulary's size: every row has one."""
     return np.array(
         (
             spec.temperature,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -40,25 +40,19 @@ class Speed:
         return self.rate / self.bound if self.bound else None
 
 
+@dataclass(slots=True, eq=False)
 class KernelSpeeds:
     """The speeds of one backend. `bounds` has to be called first."""
 
-    def __init__(
-        self,
-        backend_over: Callable[[KVStorage], AttentionBackend],
-        dtype: torch.dtype,
-        device: torch.device,
-        block_size: int,
-    ) -> None:
-        self._backend_over = backend_over
-        self._dtype = dtype
-        self._device = device
-        self._block_size = block_size
-        self._bounds: list[Speed] = []
+    backend_over: Callable[[KVStorage], AttentionBackend]
+    dtype: torch.dtype
+    device: torch.device
+    block_size: int
+    _bounds: list[Speed] = field(default_factory=list)
 
     @torch.inference_mode()
     def bounds(self) -> Iterator[Speed]:
-        for bound in (_copy(self._device), _product(self._device, self._dtype)):
+        for bound in (_copy(self.device), _product(self.device, self.dtype)):
             self._bounds.append(bound)
             yield bound
 
@@ -67,19 +61,19 @@ class KernelSpeeds:
         """Times the attention of one layer, each time that of a whole step."""
         work = list(self._work(kind))
         blocks = 1 + max(int(plan.block_tables[0].max()) for _, plan, _, _ in work)
-        storage = KVStorage((kind,), blocks, self._block_size, self._dtype, self._device)
-        backend = self._backend_over(storage)
+        storage = KVStorage((kind,), blocks, self.block_size, self.dtype, self.device)
+        backend = self.backend_over(storage)
         for what, plan, amount, bound in work:
-            query, key, value, sinks = random_inputs(kind, plan.token_count, self._dtype, self._device)
+            query, key, value, sinks = random_inputs(kind, plan.token_count, self.dtype, self.device)
             backend.begin(plan)
-            seconds = seconds_of(partial(backend.attend, 0, query, key, value, sinks), self._device)
+            seconds = seconds_of(partial(backend.attend, 0, query, key, value, sinks), self.device)
             yield Speed(what, seconds, amount / seconds, bound.unit, bound.rate)
 
     def _work(self, kind: LayerSpec) -> Iterator[tuple[str, Plan, int, Speed]]:
         """Yields steps, with the bytes read or the operations done in each, and what bounds that."""
         copy, product = self._bounds
-        decode, prefix_group, prompt, chunk = _plans(self._block_size)
-        token_bytes = kind.token_bytes(self._dtype)
+        decode, prefix_group, prompt, chunk = _plans(self.block_size)
+        token_bytes = kind.token_bytes(self.dtype)
         pair_flops = 2 * kind.heads * (kind.key_dim + kind.value_dim)  # of a query and a key
         read = ROWS * min(CONTEXT, kind.window or CONTEXT) * token_bytes
         yield f"decode, {ROWS} rows of {CONTEXT:,} tokens", decode, read, copy

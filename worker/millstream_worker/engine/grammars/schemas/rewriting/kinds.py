@@ -18,8 +18,7 @@ def type_of(value: Any) -> str:
 
 
 def same(value: Any) -> str:
-    """Returns a text that two values have in common if JSON Schema takes them as equal: 1.0 is 1, and True
-    is not."""
+    """Returns a text that values have in common which JSON Schema takes as equal: 1.0 is 1, True is not."""
     return json.dumps(whole(value), sort_keys=True)
 
 

@@ -102,32 +102,20 @@ def _other_values(values: list[Any]) -> Iterable[Part]:
         yield {"type": "number", "exclusiveMinimum": numbers[-1]}
 
 
-def _without_one(names: list[str], scope: Scope) -> Iterable[Part]:
-    return [{"type": "object", "properties": {name: False}} for name in names]
-
-
 def _with_another(properties: dict[str, Part], scope: Scope) -> Iterable[Part]:
     for name, one in properties.items():
         if (other := negation(one, scope)) is not False:
             yield {"type": "object", "properties": {name: other}, "required": [name]}
 
 
-def _none_of(options: list[Part], scope: Scope) -> Iterable[Part]:
-    return [{"allOf": [negation(one, scope) for one in options]}]
-
-
-def _one_of_all(parts: list[Part], scope: Scope) -> Iterable[Part]:
-    return [negation(one, scope) for one in parts]
-
-
-def _positive(part: Part, scope: Scope) -> Iterable[Part]:
-    return [part]
-
-
 _RULES: dict[str, Callable[[Any, Scope], Iterable[Part]]] = {
-    "type": _other_types, "required": _without_one, "properties": _with_another, "anyOf": _none_of,
-    "allOf": _one_of_all, "not": _positive,
-}  # fmt: skip
+    "type": _other_types,
+    "required": lambda names, _: [{"type": "object", "properties": {name: False}} for name in names],
+    "properties": _with_another,
+    "anyOf": lambda options, scope: [{"allOf": [negation(one, scope) for one in options]}],
+    "allOf": lambda parts, scope: [negation(one, scope) for one in parts],
+    "not": lambda part, _: [part],
+}
 
 
 def exactly_one(options: list[Part], scope: Scope) -> list[Part]:

@@ -10,6 +10,7 @@ from ctypes import addressof, sizeof
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.native import work_items
@@ -55,13 +56,8 @@ class NativeAttention:
             self._arrays.append(arrays)
 
     def attend(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None
+    ) -> Tensor:
         dtype, spec = self._storage.dtype, self._storage.layers[layer]
         query, key, value = _rows(query, dtype), _rows(key, dtype), _rows(value, dtype)
         out = intercept.empty(value, len(query), spec.heads, spec.value_dim)
@@ -89,11 +85,11 @@ class NativeAttention:
         )
 
 
-def _address(tensor: torch.Tensor | None) -> int | None:
+def _address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def _rows(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _rows(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """[T, heads, dim] of the storage's type, with the numbers of a head side by side."""
     if tensor.dtype != dtype:
         tensor = tensor.to(dtype)

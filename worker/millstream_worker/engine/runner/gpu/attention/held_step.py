@@ -21,8 +21,7 @@ _BLANKS = dict.fromkeys(("slots", *WIDTHS), -1)
 
 
 class HeldStep:
-    """`StaticStep` for layers of these layouts. `tables` [rows, width]: of each group, shared with other
-    steps."""
+    """`StaticStep` for layers of these layouts. `tables` [rows, width]: by group, shared with other steps."""
 
     def __init__(
         self, layouts: Sequence[StepLayout], size: StaticSize, tables: Mapping[int, Tensor], block_size: int

@@ -19,8 +19,7 @@ from millstream_worker.engine.runner.gpu.attention.tile import (
 
 @triton.jit
 def clear_range(start, end, own, last, KEYS: tl.constexpr, WINDOW: tl.constexpr):
-    """The whole turns of [start, end) that are seen by each of the queries whose own places are
-    [own, last)."""
+    """The whole turns of [start, end) that are seen by each of the queries with own places [own, last)."""
     clear_end = start + tl.maximum(tl.minimum(own + 1, end) - start, 0) // KEYS * KEYS
     if WINDOW == 0:
         return start, clear_end

@@ -76,8 +76,7 @@ class StepLayout:
         }
 
     def decode_sizes(self, rows: int, longest: int, *, prefix_groups: bool) -> tuple[dict[str, int], int]:
-        """Returns the sizes for up to `rows` decoding rows of up to `longest` tokens; and the most
-        partials."""
+        """Returns the sizes for up to `rows` decoding rows of up to `longest` tokens; and most partials."""
         most = min(longest, self.shape.window or longest) // LEAST_PART_KEYS  # parts of a row
         partials = min(rows * most, self.row_programs) if most > 1 else 0
         parts, merges, tiles = rows + max(0, partials - 1), min(rows, partials // 2), 0

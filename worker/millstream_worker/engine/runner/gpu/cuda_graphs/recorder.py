@@ -42,6 +42,5 @@ class Recorder(Protocol):
         ...
 
     def start_over(self) -> None:
-        """Free what recordings that are gone have computed in. Later ones share no memory with those that are
-        left."""
+        """Free what gone recordings have computed in. Later ones share no memory with those that are left."""
         ...

@@ -30,8 +30,7 @@ class ReplaySteps:
 
     @classmethod
     def within(cls, storage: KVStorage, context_length: int, rows: int) -> ReplaySteps | None:
-        """Returns steps of `rows` rows or fewer, with as long a prefix as there is room for; None: there is
-        no room."""
+        """Returns steps of `rows` rows or fewer, with as long a prefix as fits; None: there is no room."""
         size, own = storage.block_size, -(-_OWN // storage.block_size)
         prefix = min(max(_PREFIX // size, 1), (context_length - 2) // size, storage.blocks // 2)
         rows = min(rows, (storage.blocks - prefix) // own)

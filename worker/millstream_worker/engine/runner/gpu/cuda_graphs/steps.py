@@ -78,8 +78,7 @@ class CudaGraphs:
         return self._row_rungs, self._token_rungs
 
     def forget_decodes(self) -> None:
-        """Drops the recordings of decode steps: they are computed from Python, or padded to other recorded
-        steps."""
+        """Drops those of decode steps: they are computed from Python, or padded to other recorded steps."""
         self._decodes, self._row_rungs = {}, []
 
     def forget_mixed(self) -> None:
@@ -120,8 +119,7 @@ class CudaGraphs:
         return self._answer(plan, recorded.inputs)
 
     def recorded_for(self, plan: Plan) -> _Recorded | None:
-        """Returns the smallest recorded step that holds this one; decode steps may find one of those with
-        prompts."""
+        """Returns the smallest recorded step that holds this one; for a decode step perhaps with prompts."""
         rows = rung_for(self._row_rungs, len(plan.query_lens)) or 0
         tokens = rung_for(self._token_rungs, plan.token_count) or 0
         found = (self._decodes.get((rows, len(plan.prefix_group_lens) > 0)), self._mixed.get(tokens))

@@ -1,39 +1,16 @@
-"""Prepares a run before its first job: checks its queues, removes outdated rows, cancels outdated jobs."""
+"""Looks at the queues that lines name: whether the server has them, and what their models can hold."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
 
-from millstream.batch.files.journal import Journal
-from millstream.batch.input_comparison import Survey
-from millstream.batch.run.run_options import RunOptions
-from millstream.batch.run_cancellation import Cancelled, cancel_jobs
 from millstream.client.async_client import AsyncClient
-from millstream.errors import InvalidRequest, MillstreamError, Unavailable
+from millstream.errors import InvalidRequest, MillstreamError
 from millstream.openai.request_body import DEFAULT_QUEUE
 from millstream.wire.keys import QueueKeys
-from millstream.wire.state.queue_info import ModelIdentity
 
 MOST_NAMES = 5  # in one message
-
-
-async def read_models(client: AsyncClient, journal: Journal) -> dict[str, ModelIdentity]:
-    """The models that the run's queues have now, where it has recorded those that they had."""
-    with contextlib.suppress(Unavailable):  # a run that submits nothing more needs no server
-        return {queue: await client.with_queue(queue).queue_model() for queue in journal.models}
-    return {}
-
-
-async def prepare(client: AsyncClient, journal: Journal, options: RunOptions, survey: Survey) -> Cancelled:
-    """Prepare OUT, and cancel the jobs that no line asks for any more. Raises InvalidRequest, before any
-    change, if lines name queues that the server does not have.
-    """
-    if options.queue is None:
-        await check_queues(client, survey.models)
-    await asyncio.to_thread(make_ready, survey, journal, options)
-    return await cancel_jobs(client, journal, survey.left, wanted=False)
 
 
 async def read_contexts(client: AsyncClient, queues: Iterable[str]) -> dict[str, int]:
@@ -45,20 +22,6 @@ async def read_contexts(client: AsyncClient, queues: Iterable[str]) -> dict[str,
             if told := [worker.context_length for worker in workers if worker.context_length]:
                 found[queue] = max(told)
     return found
-
-
-def make_ready(survey: Survey, journal: Journal, options: RunOptions) -> None:
-    """Remove the rows of lines that are run again, and record IN, queue and models. Raises WriteFailed."""
-    if survey.redo and survey.moved:
-        journal.leave_jobs()
-        survey.left = dict(journal.left)
-    if survey.dropped:
-        journal.drop(survey.dropped)
-    journal.go_on_with(survey.named, options.queue)
-    for queue, model in survey.served.items():
-        journal.serves(queue, model)
-    if survey.retried:
-        journal.retry(survey.retried)
 
 
 async def check_queues(client: AsyncClient, models: Mapping[str, int]) -> None:

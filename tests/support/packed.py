@@ -1,0 +1,21 @@
+"""Data as the tools gzip and zstd pack them."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+
+from millstream.batch.files.compressed import FileCompression, _zstd
+
+ZSTD = _zstd()
+
+
+def zstd(data: bytes) -> bytes:
+    packed: bytes = ZSTD.compress(data, options={ZSTD.CompressionParameter.checksum_flag: 1})
+    return packed
+
+
+PACKERS: dict[FileCompression, Callable[[bytes], bytes]] = {
+    FileCompression.GZIP: gzip.compress,
+    FileCompression.ZSTD: zstd,
+}
