@@ -30,8 +30,8 @@ class RecordPage(Generic[R]):
 
 @dataclass(eq=False)
 class RecordList(Generic[R]):
-    """`id_form`: that of its ids. `read` makes a record of tenant, id and fields, or raises ProtocolError. All
-    methods raise Unavailable, AccessDenied.
+    """`id_form`: that of its ids. `read` makes a record of tenant, id and fields, or raises ProtocolError.
+    All methods raise Unavailable, AccessDenied.
     """
 
     redis: GatewayRedis
