@@ -7,8 +7,9 @@ import time
 from dataclasses import replace
 
 import pytest
+from support.servers.servers import Server
 
-from millstream.errors import ProtocolError
+from millstream.errors import AccessDenied, ProtocolError
 from millstream.gateway.files.store.file_catalogue import FileCatalogue
 from millstream.gateway.files.store.file_record import FileRecord, new_file_id, object_path, owner_of
 from millstream.gateway.redis.file_calls import OnceFile
@@ -123,3 +124,16 @@ def test_a_path_tells_whose_it_is() -> None:
         assert ".." not in path
     for path in (f"files/{id}", f"files/t1/{id}", f"files/tA/{id}", "files/t/other", f"other/t/{id}"):
         assert owner_of(path) is None
+
+
+async def test_a_list_that_may_not_be_read_is_not_empty(server: Server, access: GatewayRedis) -> None:
+    await add(FileCatalogue(access), record())
+    rules = ("on", ">secret", "~*", "&*", "+@all", "-hgetall")
+    await access.client.execute_command("ACL", "SETUSER", "blind", *rules)
+    blind = GatewayRedis(server.url.replace("redis://", "redis://blind:secret@"))
+    try:
+        with pytest.raises(AccessDenied):
+            await FileCatalogue(blind).page("acme", limit=10)
+    finally:
+        await blind.aclose()
+        await access.client.execute_command("ACL", "DELUSER", "blind")

@@ -1,0 +1,121 @@
+"""The runner of lines over a ledger in memory: what it asks of a ledger, and how much at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any
+
+from millstream import AsyncClient, NotFound, QueueFull, State, Submitted
+from millstream.batch.rows.batch_lines import BatchLine
+from millstream.batch.rows.line_ends import LineJobs
+from millstream.batch.run.line_run import CHUNK_ROWS, MOST_READ, LineRun
+from millstream.batch.run.row_ledger import Refusal, RowLedger
+from millstream.batch.run.window import Window
+from millstream.errors import JobError, MillstreamError
+from millstream.openai.api_endpoint import ApiEndpoint
+
+
+class MemoryLedger(RowLedger[AsyncClient, str | JobError, int]):
+    """Its queue answers at once, if `ends` has nothing else for the line."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, str] = {}  # by line
+        self.submitted: Counter[int] = Counter()
+        self.refusals: list[MillstreamError] = []  # of the next jobs
+        self.ends: dict[int, list[str | JobError]] = {}  # by line, in their order
+        self.read = self.most_read = 0  # answers in memory
+        self.unmade: set[int] = set()  # lines whose rows cannot be made of an answer
+
+    def client_of(self, queue: str) -> AsyncClient:
+        return AsyncClient("redis://127.0.0.1:1", queue=queue)
+
+    async def submit(self, client: AsyncClient, rows: Sequence[BatchLine]) -> list[Any]:
+        self.submitted.update(row.line for row in rows)
+        found = [Submitted(f"0-{row.line}", State.QUEUED, True) for row in rows]
+        return [self.refusals.pop() if self.refusals else one for one in found]
+
+    def takes(self, row: BatchLine, taken: Sequence[object]) -> None:
+        pass
+
+    async def pause(self, client: AsyncClient, refusals: Sequence[Refusal]) -> None:
+        await asyncio.sleep(0)
+
+    async def refuse(self, row: BatchLine, refusal: MillstreamError) -> None:
+        self.rows[row.line] = "refused"
+
+    async def ended(
+        self, client: AsyncClient, job_ids: Sequence[str]
+    ) -> AsyncGenerator[tuple[str, str | JobError]]:
+        for job_id in job_ids:
+            ends = self.ends.get(int(job_id[2:]))
+            yield job_id, ends.pop(0) if ends else "computed"
+
+    def fails_line(self, end: str | JobError) -> bool:
+        return isinstance(end, JobError)
+
+    async def repeats(self, client: AsyncClient, line: LineJobs[str | JobError], *, again: bool) -> bool:
+        return again and isinstance(line.ends[0], NotFound)
+
+    async def end(self, client: AsyncClient, line: LineJobs[str | JobError]) -> int | None:
+        [end] = line.ends
+        self.rows[line.row.line] = end if isinstance(end, str) else "failed"
+        return line.row.line if isinstance(end, str) else None
+
+    async def answer_at(self, place: int) -> str:
+        self.read += 1
+        self.most_read = max(self.most_read, self.read)
+        await asyncio.sleep(0)
+        return self.rows[place]
+
+    async def reuse(self, row: BatchLine, answer: str) -> bool:
+        await asyncio.sleep(0)
+        self.read -= 1
+        if row.line in self.unmade:
+            return False
+        self.rows[row.line] = "reused"
+        return True
+
+
+async def lines(*keys: str) -> AsyncIterator[BatchLine]:
+    """Lines 1, 2, …, equal where their keys are; those before a pause have ended when the next ones come."""
+    number = 0
+    for key in keys:
+        if key == "pause":
+            await asyncio.sleep(0.05)
+            continue
+        number += 1
+        endpoint, own = ApiEndpoint.COMPLETIONS, key.encode() if key else None
+        yield BatchLine(number, str(number), endpoint, "default", str(number), answer_key=own, size=1)
+
+
+async def run(ledger: MemoryLedger, *keys: str, window: int = 1000) -> LineRun[Any, Any, Any]:
+    made = LineRun(ledger, Window(window, 2**20))
+    await asyncio.wait_for(made.run(lines(*keys)), 20)
+    assert (made.under_way, made.followers, made.unsent) == (0, 0, 0)
+    return made
+
+
+async def test_few_answers_are_in_memory_for_equal_lines() -> None:
+    ledger = MemoryLedger()
+    first = ["a", *["x"] * (CHUNK_ROWS - 1)]  # one chunk, which is sent at once
+    await run(ledger, *first, "pause", *["a"] * 600)
+    assert ledger.most_read <= MOST_READ
+    assert Counter(ledger.rows.values()) == {"computed": 2, "reused": 600 + CHUNK_ROWS - 2}
+
+
+async def test_a_row_that_cannot_be_made_of_an_answer_is_computed() -> None:
+    ledger = MemoryLedger()
+    ledger.unmade = {2, 4}
+    await run(ledger, "a", "a", "a", "pause", "a", window=3)
+    assert ledger.rows == {1: "computed", 2: "computed", 3: "reused", 4: "computed"}
+
+
+async def test_a_lost_job_and_a_full_queue_are_met_again() -> None:
+    ledger = MemoryLedger()
+    ledger.refusals = [QueueFull("default", 1, 1, 0.0)] * 3
+    ledger.ends = {2: [NotFound("0-2"), "computed"], 3: [NotFound("0-3")] * 9}
+    await run(ledger, "", "", "", window=2)
+    assert ledger.rows == {1: "computed", 2: "computed", 3: "failed"}
+    assert ledger.submitted[3] >= 5
