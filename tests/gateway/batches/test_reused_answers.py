@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 import pytest
-from support.batches import Line, answered, chat, files_of, finished, made
+from support.batches import answered, files_of, finished, made
+from support.equal_batch_lines import REFUSED, cached, lines_of, taken
 from support.gateway import Gateway
 from support.servers.servers import Server
 from support.workers.counting_worker import until
-from support.workers.hand_worker import HandJob, HandWorker, hand_worker
+from support.workers.hand_worker import HandWorker, hand_worker
 
-from millstream import ErrorInfo, State
+from millstream import State
 from millstream.gateway.redis.tenant_keys import TenantKeys
-
-REFUSED = ErrorInfo(code="bad_request", message="prompt: no", field="prompt")
-
-
-def lines_of(texts: Iterable[str], **body: Any) -> list[Line]:
-    """Lines r1, r2, … that are not sampled: equal where their texts are."""
-    lines = [chat(number, text, 5) for number, text in enumerate(texts, 1)]
-    return [line | {"body": {"temperature": 0, **line["body"], **body}} for line in lines]
-
-
-def text_of(job: HandJob) -> str:
-    [message] = job.request.messages or ()
-    return str(message.content)
-
-
-async def taken(worker: HandWorker, texts: str) -> list[HandJob]:
-    jobs = [await worker.take() for _ in texts]
-    assert [text_of(job) for job in jobs] == list(texts)
-    return jobs
-
-
-def cached(rows: Iterable[Line]) -> set[str]:
-    return {row["custom_id"] for row in rows if row["response"]["body"].get("cached")}
 
 
 async def test_equal_lines_are_one_job_with_a_row_for_each(door: Gateway, worker: HandWorker) -> None:

@@ -3,44 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
-from support.batches import Line, answered, chat, files_of, finished, made, rows_counted
+from support.batches import Line, answered, files_of, finished, made, rows_counted
+from support.equal_batch_lines import REFUSED, cached, lines_of, taken, text_of
 from support.gateway import gateway, gateway_within
 from support.servers.servers import Server
 from support.workers.counting_worker import until
 from support.workers.hand_worker import HandJob, HandWorker, hand_worker, register
 
-from millstream import ErrorInfo, State
+from millstream import State
 from millstream.gateway.batches.runner import batch_execution
 from millstream.wire.versions import TAKEN
-
-REFUSED = ErrorInfo(code="bad_request", message="prompt: no", field="prompt")
-
-
-def lines_of(texts: Iterable[str], **body: Any) -> list[Line]:
-    """Lines r1, r2, … that are not sampled: equal where their texts are."""
-    lines = [chat(number, text, 5) for number, text in enumerate(texts, 1)]
-    return [line | {"body": {"temperature": 0, **line["body"], **body}} for line in lines]
-
-
-def text_of(job: HandJob) -> str:
-    [message] = job.request.messages or ()
-    return str(message.content)
-
-
-async def taken(worker: HandWorker, texts: str) -> list[HandJob]:
-    jobs = [await worker.take() for _ in texts]
-    assert [text_of(job) for job in jobs] == list(texts)
-    return jobs
-
-
-def cached(rows: Iterable[Line]) -> set[str]:
-    return {row["custom_id"] for row in rows if row["response"]["body"].get("cached")}
 
 
 async def written_before(

@@ -26,18 +26,6 @@ MOST = 300_000  # bytes of a file
 endings = pytest.mark.parametrize("ending", FileCompression)
 
 
-@pytest.fixture
-async def client(door: Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with door.client() as made:
-        yield made
-
-
-@pytest.fixture
-async def http(door: Gateway) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=door.url) as made:
-        yield made
-
-
 def file_part(name: str, data: bytes) -> Part:
     return (f'form-data; name="file"; filename="{name}"', data)
 

@@ -24,18 +24,6 @@ from millstream.gateway.files.routes.upload import BATCH_LASTS_S
 NAME = "räte 50%.jsonl"
 
 
-@pytest.fixture
-async def client(door: Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with door.client() as made:
-        yield made
-
-
-@pytest.fixture
-async def http(door: Gateway) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=door.url) as made:
-        yield made
-
-
 def create(client: openai.AsyncOpenAI, data: bytes = b"x", **more: Any) -> Any:
     return client.files.create(**({"file": (NAME, data), "purpose": "batch"} | more))
 
