@@ -112,20 +112,29 @@ def load_model(
     check_weights(weights, dtype, device, gpu)
     chosen = choose(attention, device, dtype, cache_dir, gpu, report, mark)
     report(LoadStep.WEIGHTS)
-    config = load_config(folder)
-    support.check(config)
+    whole = load_config(folder)
+    config = support.check(whole)
+    is_half = config is not whole
     context_length = support.context_length(config)
     eos_ids = end_ids(folder, config)
     AttentionInterface.register(ATTENTION, _attend)
     # In FP8 layers go to the GPU one by one: in the checkpoint's type the model may be too large for it.
     read_to = torch.device("cpu") if weights == "fp8" else device
+    half_line = ""
     if is_packed(Path(folder)):
         as_codes = weights == "auto" and device.type == "cpu"
         model, form = load_packed(
             folder, config, dtype, read_to, ATTENTION, mark, as_codes=as_codes, library=chosen.library
         )
     else:
-        model = load_weights(folder, config, dtype, read_to, ATTENTION, report, mark)
+        model, left_out = load_weights(
+            folder, config, dtype, read_to, ATTENTION, report, mark, whole if is_half else None
+        )
+        if is_half:
+            half_line = (
+                f"text half of {support.architecture(whole)}: {left_out} weights of its other parts are not "
+                "loaded"
+            )
         form = str(dtype).removeprefix("torch.")
     anatomy = observe(model, ATTENTION)
     if not anatomy.finite:
@@ -157,7 +166,7 @@ def load_model(
         weights=form,
         weight_bytes=held,
         device=device,
-        notes=(*([note] if note else []), attention_line, linear_layers, *kept, weight_line),
+        notes=(*filter(None, (half_line, note)), attention_line, linear_layers, *kept, weight_line),
         fallbacks=(attention_line,) if chosen.fallback else (),
     )
 

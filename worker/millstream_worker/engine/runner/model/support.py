@@ -7,10 +7,14 @@ worse than none.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
 from typing import Any
 
+import transformers
 from transformers import PretrainedConfig
+
+from millstream_worker.engine.runner.model.text_half import text_half
 
 PROVEN = frozenset((
     "apertus", "arcee", "cohere", "cohere2", "cwm", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5",
@@ -22,33 +26,56 @@ PROVEN = frozenset((
     "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2", "vaultgemma", "youtu",
 ))  # fmt: skip
 
+# Multimodal types whose text half the tests have compared with the whole model's logits.
+HALVES = frozenset((
+    "exaone4_5", "gemma3", "glm4v", "glm_ocr", "got_ocr2", "granite_docling", "hunyuan_vl", "idefics3",
+    "internvl", "lighton_ocr", "llava", "llava_next", "llava_onevision", "mistral3", "ovis2", "paddleocr_vl",
+    "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe", "smolvlm",
+))  # fmt: skip
+
 _UNSUPPORTED = {
-    "it keeps state other than keys and values (state-space or convolution layers)": (
+    "looks at images from inside its text layers (cross-attention)": (
+        "mllama",
+    ),
+    "scales its logits otherwise than its text half's own class": (
+        "aya_vision", "cohere2_vision",
+    ),
+    "keeps state beside keys and values (state-space or convolution layers)": (
         "bailing_hybrid", "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "inkling_text",
         "jamba", "lfm2", "lfm2_moe", "lfm3", "mamba", "mamba2", "nemotron_h", "recurrent_gemma", "rwkv",
         "xlstm", "zamba", "zamba2", "zaya",
     ),
-    "it uses linear attention, which keeps state other than keys and values": (
+    "uses linear attention, which keeps state beside keys and values": (
         "kimi_linear", "minimax", "olmo_hybrid", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text",
         "qwen3_5_text", "qwen3_next",
     ),
-    "it computes attention in its own code, past transformers' attention interface": (
+    "computes attention in its own code, past transformers' attention interface": (
         "bloom", "codegen", "cpmant", "falcon", "gpt_neo", "gpt_neox_japanese", "gptj", "mpt",
         "openai-gpt", "reformer", "xglm", "xlm", "xlnet",
     ),
-    "it shares keys and values between layers": (
+    "shares keys and values between layers": (
         "gemma3n", "gemma3n_text", "gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text",
     ),
-    "its attention modules call the attention interface more than once": (
+    "has attention modules that call the attention interface more than once": (
         "diffllama",
     ),
-    "it attends within chunks that its attention modules do not announce": (
+    "attends within chunks that its attention modules do not announce": (
         "llama4", "llama4_text",
     ),
-    "it selects or compresses the keys that it attends to": (
+    "selects or compresses the keys that it attends to": (
         "deepseek_v32", "deepseek_v4", "doge", "glm_moe_dsa",
     ),
 }  # fmt: skip
+_INSTEAD = {  # by the beginning of a type
+    "deepseek": "deepseek_v3", "falcon_h1": "qwen3", "glm_moe_dsa": "glm4_moe",
+    "granitemoehybrid": "granite", "kimi_linear": "deepseek_v3", "lfm": "qwen3", "llama4": "llama", "nemotron_h": "nemotron",
+    "olmo_hybrid": "olmo3", "qwen3_5": "qwen3", "qwen3_next": "qwen3_moe",
+}  # fmt: skip
+_LISTED = "all that run: millstream-worker --models"
+_CONTINUES_NONE = (
+    "reads its input and continues no text: it makes embeddings or labels, which this worker does not do"
+)
+_WRITERS = ("CausalLM", "ConditionalGeneration", "LMHead", "ForVision2Seq", "ImageTextToText")
 _REASONS = {model_type: reason for reason, model_types in _UNSUPPORTED.items() for model_type in model_types}
 
 _MOST_CONTEXT = 2**27  # tokens: ten times that of any model that is around
@@ -64,11 +91,27 @@ class UnsupportedModel(Exception):
     """The model cannot be run; the message names its architecture and the reason."""
 
 
-def check(config: PretrainedConfig) -> None:
-    """Raise `UnsupportedModel` unless models of this configuration are known to be computed correctly."""
-    reason = _reason_against(config)
-    if reason is not None:
-        raise UnsupportedModel(f"{architecture(config)} ({config.model_type}) is not supported: {reason}")
+def check(config: PretrainedConfig) -> PretrainedConfig:
+    """Returns the configuration of the model that runs: `config`, or its text half's. Raises
+    `UnsupportedModel` unless models of this configuration are known to be computed correctly."""
+    text = text_half(config)
+    reason = _reason_against(config, text)
+    if reason is not None or text is None:
+        raise UnsupportedModel(f"{architecture(config)} ({config.model_type}) {reason or _CONTINUES_NONE}")
+    return text
+
+
+def unknown_type(model_type: object, config: Mapping[str, Any]) -> str:
+    """Returns the reason against a config.json of a type that transformers does not know."""
+    if "auto_map" in config:
+        return (
+            f"{model_type} is computed by code that comes with the checkpoint, and only code of transformers "
+            f"is run; {_LISTED}"
+        )
+    return (
+        f"{model_type} is newer than transformers {transformers.__version__} here, or no transformers model: "
+        f"pip install -U transformers, or choose a known type; {_LISTED}"
+    )
 
 
 def architecture(config: PretrainedConfig) -> str:
@@ -105,30 +148,50 @@ def context_note(config: PretrainedConfig) -> str | None:
     )
 
 
-def _reason_against(config: PretrainedConfig) -> str | None:
+def _reason_against(config: PretrainedConfig, text: PretrainedConfig | None) -> str | None:
+    """Returns what follows the name of a model; None where it runs. `text`: the half that continues text."""
     if getattr(config, "is_encoder_decoder", False):
-        return "it is an encoder-decoder model; models that continue a text are"
-    if config.model_type in _REASONS:
-        return _REASONS[config.model_type]
-    if config.model_type not in PROVEN:
-        return f"it is not among the tested ones, which are {', '.join(sorted(PROVEN))}"
-    strange = {rope.get("rope_type") or "default" for rope in _ropes(config)} - _PROVEN_ROPE
+        return f"is an encoder-decoder model; models that only continue a text run: {_LISTED}"
+    kinds = [config.model_type, *([] if text is None else [text.model_type])]
+    for kind in kinds:
+        if kind in _REASONS:
+            return f"{_REASONS[kind]}. {_instead(kind)}"
+    if text is None or not (config.model_type in PROVEN or _writes(config)):
+        return _CONTINUES_NONE
+    if text is config and text.model_type not in PROVEN:
+        return f"is not among the tested types; {_LISTED}"
+    if text is not config and not (config.model_type in HALVES and text.model_type in PROVEN):
+        return f"is not among the types whose text half ({text.model_type}) is tested; {_LISTED}"
+    strange = {rope.get("rope_type") or "default" for rope in _ropes(text)} - _PROVEN_ROPE
     if strange:
         tested = ", ".join(sorted(_PROVEN_ROPE))
-        return f"its RoPE is of type {min(strange)!r}, which is not among the tested ones ({tested})"
-    for rope in _ropes(config):
+        return f"has RoPE of type {min(strange)!r}, which is not among the tested ones ({tested})"
+    for rope in _ropes(text):
         theta = rope.get("rope_theta")
         if theta is not None and not 0 < theta < inf:
-            return f"its rope_theta is {theta!r}, and can only be a positive number; correct its config.json"
-    quantised = getattr(config, "quantization_config", None)
+            return (
+                f"has the rope_theta {theta!r}, which can only be a positive number; correct its config.json"
+            )
+    quantised = getattr(text, "quantization_config", None)
     if quantised is not None:
         method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised.quant_method
         return (
-            f"its weights are quantised ({method}), which only those of GGUF files may be; use one, or the "
-            "model in float32, float16 or bfloat16, which MILLSTREAM_WEIGHTS=int8 quantises on a CPU, "
-            "and fp8 on a GPU"
+            f"has quantised weights ({method}), which are read from GGUF files only: use one, or the model "
+            "in bfloat16, which MILLSTREAM_WEIGHTS=int8 quantises on a CPU, and fp8 on a GPU"
         )
     return None
+
+
+def _writes(config: PretrainedConfig) -> bool:
+    """True if the checkpoint is of a class that continues text."""
+    named = getattr(config, "architectures", None)
+    return not named or any(word in named[0] for word in _WRITERS)
+
+
+def _instead(kind: str) -> str:
+    """Returns a type that runs in place of another."""
+    near = next((type_ for start, type_ in _INSTEAD.items() if kind.startswith(start)), None)
+    return _LISTED if near is None else f"Of its kind runs {near}; {_LISTED}"
 
 
 def _ropes(config: PretrainedConfig) -> list[dict[str, Any]]:

@@ -6,15 +6,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import chain
+from math import prod
+from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
-    AutoModelForCausalLM,
     GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
@@ -23,7 +25,11 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from millstream_worker.engine.protocol.frames import LoadStep
-from millstream_worker.engine.runner.model.support import UnsupportedModel
+from millstream_worker.engine.runner.checkpoint.size_bounds import read_json
+from millstream_worker.engine.runner.checkpoint.source_weights import open_weights
+from millstream_worker.engine.runner.kv.pool_size import free_bytes
+from millstream_worker.engine.runner.model.support import UnsupportedModel, unknown_type
+from millstream_worker.engine.runner.model.text_half import text_class, text_names, tie_as_stored
 
 _TELL_S = 1.0  # between two reports of how far reading is
 _BAD_CONFIG = (  # unknown model_type, code of its own; values that are missing, wrong or of another type
@@ -33,6 +39,9 @@ _BAD_CONFIG = (  # unknown model_type, code of its own; values that are missing,
 
 def load_config(folder: str) -> PretrainedConfig:
     """The folder's configuration; `UnsupportedModel` for one that transformers cannot make sense of."""
+    given = read_json(Path(folder) / "config.json")
+    if (kind := given.get("model_type")) not in CONFIG_MAPPING:
+        raise UnsupportedModel(unknown_type(kind, given))
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except _BAD_CONFIG as error:
@@ -47,19 +56,23 @@ def load_weights(
     attention: str,
     report: Callable[[str], None],
     mark: Callable[[], None],
-) -> PreTrainedModel:
-    """The model in evaluation mode, its attention modules calling the function registered as `attention`;
-    `mark` is called with each weight, `report` from time to time. Raises `UnsupportedModel` where weights are
-    missing or do not fit."""
-    with _progress_to(report, mark), _segments_of_their_own():
-        model, found = AutoModelForCausalLM.from_pretrained(
-            folder,
+    whole: PretrainedConfig | None = None,
+) -> tuple[PreTrainedModel, int]:
+    """Returns the model in evaluation mode, its attention modules calling the function registered as
+    `attention`, and the number of weights that are not its own. `mark` is called with each weight, `report`
+    from time to time. `whole`: the configuration of the checkpoint whose text half `config` is. Raises
+    `UnsupportedModel` where weights are missing or do not fit, or are more than the memory that is free."""
+    with _progress_to(report, mark), _segments_of_their_own(), open_weights(Path(folder)) as stored:
+        names = {name: name for name in stored} if whole is None else text_names(stored)
+        if whole is not None:
+            tie_as_stored(config, whole, names.values())
+        check_memory([stored[name].get_shape() for name in names], dtype, device)
+        model, found = text_class(config).from_pretrained(
+            None,
             config=config,
+            state_dict={own: stored[name] for name, own in names.items()},
             dtype=dtype,
             attn_implementation=attention,
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # to name them: its own error only points to a report in the log
             device_map=None if device.type == "cpu" else {"": device},
@@ -76,7 +89,18 @@ def load_weights(
     for module in model.modules():
         if isinstance(module, PreTrainedModel):  # some look for padding in each step, and wait for the device
             module.warn_if_padding_and_no_attention_mask = lambda *_: None
-    return model.eval()
+    return model.eval(), len(stored) - len(names)
+
+
+def check_memory(shapes: Iterable[Sequence[int]], dtype: torch.dtype, device: torch.device) -> None:
+    """Raises `UnsupportedModel` where weights of these shapes are more than the memory that is free."""
+    needed, free = sum(map(prod, shapes)) * dtype.itemsize, free_bytes(device)
+    if needed > free:
+        name = str(dtype).removeprefix("torch.")
+        raise UnsupportedModel(
+            f"its weights take {needed / 1e9:.3g} GB in {name}, and {free / 1e9:.3g} GB are free on "
+            f"{device.type}: use a smaller model, or a GGUF file with fewer bits, or free memory"
+        )
 
 
 def check_finite(folder: str, model: PreTrainedModel) -> None:
