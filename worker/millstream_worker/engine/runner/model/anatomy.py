@@ -172,7 +172,7 @@ def _attentions_of(name: str) -> Iterator[list[_Attention]]:
     calls: list[_Attention] = []
 
     def attend(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, **options: Any
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, **options: Any
     ) -> tuple[Tensor, None]:
         tensors = frozenset(name for name, option in options.items() if isinstance(option, Tensor))
         calls.append(_Attention(module, _layer_spec(query, key, value, options), tensors))

@@ -193,12 +193,12 @@ def occupy(module: nn.Module, attention: Attention) -> None:
 
 
 def _attend(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, **options: Any
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, **options: Any
 ) -> tuple[Tensor, None]:
     """Computes an attention module's call, [1, heads, T, head_dim] each; returns [1, T, heads, head_dim].
 
-    Transformers makes no mask, as no mask function has our name. But for the sinks, `options` are the
-    constants that were seen when the model was loaded.
+    Transformers makes no mask, as no mask function has our name; some modules hand that over by its name, and
+    not by its place. But for the sinks, `options` are the constants that were seen when the model was loaded.
     """
     query, key, value = query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1)
     sinks = options.get("s_aux")
