@@ -13,8 +13,8 @@ from support.pages import ROOT
 from transformers import AutoConfig, PretrainedConfig
 
 from millstream_worker.engine.runner.model.load import load_model
+from millstream_worker.engine.runner.model.model_types import PROVEN
 from millstream_worker.engine.runner.model.support import (
-    PROVEN,
     UnsupportedModel,
     check,
     context_length,

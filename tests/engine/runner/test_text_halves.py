@@ -15,7 +15,8 @@ from support.models.multimodal import WHOLES, build_whole, whole
 
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
-from millstream_worker.engine.runner.model.support import HALVES, UnsupportedModel
+from millstream_worker.engine.runner.model.model_types import HALVES
+from millstream_worker.engine.runner.model.support import UnsupportedModel
 from millstream_worker.engine.runner.model.text_half import text_names
 
 TOLERANCE = 5e-5  # of logits, which are of the order of 5

@@ -1,8 +1,6 @@
-"""Which models the engine runs, decided from a model's configuration before any weight is read.
-
-A model type is supported when the tests have compared it with transformers' own generation, row by row.
-Everything else is refused with the reason: a model that runs and computes something slightly different is
-worse than none.
+"""Decides from a model's configuration, before any weight is read, if the engine runs it. What is not known
+to be computed correctly is refused with the reason: a model that runs and computes something slightly different
+is worse than none.
 """
 
 from __future__ import annotations
@@ -14,72 +12,14 @@ from typing import Any
 import transformers
 from transformers import PretrainedConfig
 
+from millstream_worker.engine.runner.model.model_types import HALVES, PROVEN, REASONS, instead_of
 from millstream_worker.engine.runner.model.text_half import text_half
 
-PROVEN = frozenset((
-    "afmoe", "apertus", "arcee", "axk1", "beam", "biogpt", "bitnet", "cohere", "cohere2", "cohere2_moe",
-    "cwm", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe",
-    "flex_olmo", "flint", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite",
-    "gpt2", "gpt_bigcode", "gpt_neox", "gpt_oss", "granite", "granite_swa", "granitemoe", "granitemoe_swa",
-    "granitemoeshared", "helium", "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "hyperclovax", "internlm3",
-    "iquestcoder", "jais2", "jetmoe", "kolibri1", "laguna", "llama", "longcat_flash", "mellum",
-    "mimo_v2_flash", "minicpm3", "minimax_m2", "ministral", "ministral3", "mistral", "mixtral", "nanochat",
-    "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "opt", "persimmon", "phi", "phi3", "phimoe", "qwen2",
-    "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2",
-    "vaultgemma", "youtu",
-))  # fmt: skip
-
-# Multimodal types whose text half the tests have compared with the whole model's logits.
-HALVES = frozenset((
-    "exaone4_5", "gemma3", "glm4v", "glm_ocr", "got_ocr2", "granite_docling", "hunyuan_vl", "idefics3",
-    "internvl", "lighton_ocr", "llava", "llava_next", "llava_onevision", "mistral3", "ovis2", "paddleocr_vl",
-    "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe", "smolvlm",
-))  # fmt: skip
-
-_UNSUPPORTED = {
-    "looks at images from inside its text layers (cross-attention)": (
-        "mllama",
-    ),
-    "scales its logits otherwise than its text half's own class": (
-        "aya_vision", "cohere2_vision",
-    ),
-    "keeps state beside keys and values (state-space or convolution layers)": (
-        "bailing_hybrid", "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "inkling_text",
-        "jamba", "lfm2", "lfm2_moe", "lfm3", "mamba", "mamba2", "nemotron_h", "recurrent_gemma", "rwkv",
-        "xlstm", "zamba", "zamba2", "zaya",
-    ),
-    "uses linear attention, which keeps state beside keys and values": (
-        "kimi_linear", "minimax", "olmo_hybrid", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text",
-        "qwen3_5_text", "qwen3_next",
-    ),
-    "computes attention in its own code, past transformers' attention interface": (
-        "bloom", "codegen", "cpmant", "falcon", "gpt_neo", "gpt_neox_japanese", "gptj", "mpt",
-        "openai-gpt", "reformer", "xglm", "xlm", "xlnet",
-    ),
-    "shares keys and values between layers": (
-        "gemma3n", "gemma3n_text", "gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text",
-    ),
-    "has attention modules that call the attention interface more than once": (
-        "diffllama",
-    ),
-    "attends within chunks that its attention modules do not announce": (
-        "llama4", "llama4_text",
-    ),
-    "selects or compresses the keys that it attends to": (
-        "deepseek_v32", "deepseek_v4", "doge", "glm_moe_dsa",
-    ),
-}  # fmt: skip
-_INSTEAD = {  # by the beginning of a type
-    "deepseek": "deepseek_v3", "falcon_h1": "qwen3", "glm_moe_dsa": "glm4_moe",
-    "granitemoehybrid": "granite", "kimi_linear": "deepseek_v3", "lfm": "qwen3", "llama4": "llama", "nemotron_h": "nemotron",
-    "olmo_hybrid": "olmo3", "qwen3_5": "qwen3", "qwen3_next": "qwen3_moe",
-}  # fmt: skip
 _LISTED = "all that run: millstream-worker --models"
 _CONTINUES_NONE = (
     "reads its input and continues no text: it makes embeddings or labels, which this worker does not do"
 )
 _WRITERS = ("CausalLM", "ConditionalGeneration", "LMHead", "ForVision2Seq", "ImageTextToText")
-_REASONS = {model_type: reason for reason, model_types in _UNSUPPORTED.items() for model_type in model_types}
 
 _MOST_CONTEXT = 2**27  # tokens: ten times that of any model that is around
 
@@ -157,8 +97,9 @@ def _reason_against(config: PretrainedConfig, text: PretrainedConfig | None) -> 
         return f"is an encoder-decoder model; models that only continue a text run: {_LISTED}"
     kinds = [config.model_type, *([] if text is None else [text.model_type])]
     for kind in kinds:
-        if kind in _REASONS:
-            return f"{_REASONS[kind]}. {_instead(kind)}"
+        if kind in REASONS:
+            near = instead_of(kind)
+            return f"{REASONS[kind]}; " + (f"of its kind runs {near}, {_LISTED}" if near else _LISTED)
     if text is None or not (config.model_type in PROVEN or _writes(config)):
         return _CONTINUES_NONE
     if text is config and text.model_type not in PROVEN:
@@ -189,12 +130,6 @@ def _writes(config: PretrainedConfig) -> bool:
     """True if the checkpoint is of a class that continues text."""
     named = getattr(config, "architectures", None)
     return not named or any(word in named[0] for word in _WRITERS)
-
-
-def _instead(kind: str) -> str:
-    """Returns a type that runs in place of another."""
-    near = next((type_ for start, type_ in _INSTEAD.items() if kind.startswith(start)), None)
-    return _LISTED if near is None else f"Of its kind runs {near}; {_LISTED}"
 
 
 def _ropes(config: PretrainedConfig) -> list[dict[str, Any]]:
