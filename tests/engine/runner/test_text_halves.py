@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -10,14 +11,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.engine.planning import Segment, pack
 from support.engine.serving import logits_of, runner_of, serve
-from support.models.checkpoints import VOCABULARY, generate, logits, quiet
+from support.models.checkpoints import VOCABULARY, build, generate, logits, plain, quiet
 from support.models.multimodal import WHOLES, build_whole, whole
+from transformers import PreTrainedModel
 
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
-from millstream_worker.engine.runner.model.model_types import HALVES
-from millstream_worker.engine.runner.model.support import UnsupportedModel
+from millstream_worker.engine.runner.model.model_types import FOREIGN, HALVES
+from millstream_worker.engine.runner.model.support import UnsupportedModel, check
 from millstream_worker.engine.runner.model.text_half import text_names
+from millstream_worker.engine.runner.model.weights import check_memory, load_config
 
 TOLERANCE = 5e-5  # of logits, which are of the order of 5
 BLOCK = 4
@@ -39,11 +42,11 @@ def prompt(length: int, seed: int = 5) -> list[int]:
     return [chance.randrange(3, VOCABULARY) for _ in range(length)]
 
 
-def distance(folder: Path) -> float:
-    """Of the half's logits of a text, computed in two pieces, from the whole model's."""
+def distance(folder: Path, reference: PreTrainedModel | None = None) -> float:
+    """Of the half's logits of a text, computed in two pieces, from a reference's: the whole's."""
     tokens = prompt(41)
     with quiet():
-        want = logits(whole(folder), tokens)
+        want = logits(reference or whole(folder), tokens)
     runner, _ = runner_of(half(folder), blocks=20, block_size=BLOCK)
     pieces = [
         pack([Segment(0, tokens[start:end], start, [*range(11, 0, -1)], range(end - start))], BLOCK)
@@ -54,7 +57,7 @@ def distance(folder: Path) -> float:
 
 
 def test_every_tested_half_has_a_case() -> None:
-    assert {model_type for model_type, _ in WHOLES.values()} == HALVES
+    assert {model_type for model_type, _ in WHOLES.values()} == HALVES - FOREIGN.keys()
 
 
 @pytest.mark.parametrize("case", TIERED)
@@ -102,6 +105,28 @@ def test_the_log_tells_what_of_a_checkpoint_is_not_loaded(tmp_path: Path) -> Non
     assert loaded.architecture == "Gemma3ForCausalLM"
 
 
+def test_a_half_of_a_foreign_type_runs(tmp_path: Path) -> None:
+    """InternVL's own code names its weights as transformers' form does, its configuration otherwise."""
+    plain_folder = build("qwen3", tmp_path)
+    folder = tmp_path / "whole"
+    folder.mkdir()
+    weights = load_file(plain_folder / "model.safetensors")
+    named = {f"language_model.{name}": weight for name, weight in weights.items()}
+    save_file({**named, "vision_model.embeddings.weight": torch.ones(3)}, folder / "model.safetensors")
+    config = {
+        "model_type": "internvl_chat",
+        "architectures": ["InternVLChatModel"],
+        "auto_map": {"AutoConfig": "configuration_internvl_chat.InternVLChatConfig"},
+        "llm_config": json.loads((plain_folder / "config.json").read_text()),
+        "torch_dtype": "bfloat16",
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    with quiet():
+        reference = plain(plain_folder)
+    assert distance(folder, reference) < TOLERANCE
+    assert check(load_config(str(folder))).dtype == torch.bfloat16
+
+
 def test_a_half_that_lacks_a_weight_is_refused(tmp_path: Path) -> None:
     folder = build_whole("qwen2_vl", tmp_path)
     file = folder / "model.safetensors"
@@ -110,6 +135,15 @@ def test_a_half_that_lacks_a_weight_is_refused(tmp_path: Path) -> None:
     save_file({name: weight for name, weight in weights.items() if name != lost}, file, {"format": "pt"})
     with pytest.raises(UnsupportedModel, match=r"lacks 1 weights, the first is .*layers\.1\.mlp\.down_proj"):
         half(folder)
+
+
+def test_weights_beyond_the_free_memory_are_refused_unread() -> None:
+    shapes = [[2**20, 2**20], [7]]
+    with pytest.raises(
+        UnsupportedModel, match=r"weights take 2,199\.0 GB in bfloat16, and .* GB are free on cpu"
+    ):
+        check_memory(shapes, torch.bfloat16, torch.device("cpu"))
+    check_memory(shapes[1:], torch.bfloat16, torch.device("cpu"))
 
 
 def test_names_of_towers_are_left_out() -> None:

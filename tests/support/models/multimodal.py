@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForImageTextToText, PretrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
 from support.models.checkpoints import SIZES, WINDOW, quiet, spread
 
@@ -26,6 +32,16 @@ _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size":
 
 # Name of a case: type of the whole, and what its text configuration has besides the sizes.
 WHOLES: dict[str, tuple[str, dict[str, Any]]] = {
+    "deepseek_ocr2": ("deepseek_ocr2", {
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1, "moe_intermediate_size": 24,
+        "mlp_layer_types": ["dense", "sparse"],
+    }),
+    "ernie4_5_vl_moe": ("ernie4_5_vl_moe", {
+        "moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": [24, 24], "rope_parameters": _MROPE,
+    }),
+    "muse_glimmer": ("muse_glimmer", {**_HEADS, "output_multiplier": 0.5, "final_logit_softcapping": 4.0,
+        "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}),
+    "glmga": ("glmga", {**_HEADS, "rope_parameters": _HALF_MROPE}),
     "exaone4_5": ("exaone4_5", {"model_type": "exaone4"}),
     "gemma3": ("gemma3", {"model_type": "gemma3_text", **_HEADS, "sliding_window": WINDOW}),
     "glm4v": ("glm4v", {**_HEADS, "rope_parameters": _HALF_MROPE}),
@@ -43,6 +59,7 @@ WHOLES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral3": ("mistral3", {"model_type": "mistral", **_HEADS}),
     "mistral3-ministral3": ("mistral3", {"model_type": "ministral3", **_HEADS}),
     "ovis2": ("ovis2", {"model_type": "qwen2"}),
+    "phi4_multimodal": ("phi4_multimodal", {}),
     "paddleocr_vl": ("paddleocr_vl", {**_HEADS, "rope_parameters": _MROPE}),
     "qwen2_5_vl": ("qwen2_5_vl", {"rope_parameters": _MROPE}),
     "qwen2_vl": ("qwen2_vl", {"rope_parameters": _MROPE}),
@@ -58,7 +75,7 @@ def build_whole(case: str, folder: Path, shard: str = "5GB", **fields: Any) -> P
     config = whole_config(case, **fields)
     with torch.random.fork_rng(), quiet():
         torch.manual_seed(7)
-        model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+        model = _class_of(config).from_config(config, dtype=torch.float32)
         spread(model)
         model.save_pretrained(folder / case, max_shard_size=shard)
     return folder / case
@@ -73,19 +90,24 @@ def whole_config(case: str, **fields: Any) -> PretrainedConfig:
         for name in ("vision_config", "audio_config")
         if isinstance(getattr(default, name, None), PretrainedConfig)
     }
-    config: PretrainedConfig = AutoConfig.for_model(
-        model_type, text_config={**SIZES, **text}, **towers, **fields
-    )
+    sizes = {**SIZES, **text}
+    inner = {"text_config": sizes} if hasattr(default, "text_config") else sizes
+    config: PretrainedConfig = AutoConfig.for_model(model_type, **inner, **towers, **fields)
     return config
 
 
 def whole(folder: Path) -> PreTrainedModel:
     """The whole model in plain transformers with eager attention, float32."""
     with quiet():
-        model: PreTrainedModel = AutoModelForImageTextToText.from_pretrained(
+        model: PreTrainedModel = _class_of(AutoConfig.from_pretrained(folder)).from_pretrained(
             folder, dtype=torch.float32, attn_implementation="eager"
         )
     return model.eval()
+
+
+def _class_of(config: PretrainedConfig) -> Any:
+    nested = hasattr(config, "text_config")
+    return AutoModelForImageTextToText if nested else AutoModelForCausalLM
 
 
 def _small(tower: PretrainedConfig) -> dict[str, Any]:
@@ -94,4 +116,6 @@ def _small(tower: PretrainedConfig) -> dict[str, Any]:
     for name, size in _IMAGE.items():
         if name in have:
             small[name] = [size, size] if isinstance(have[name], list) else size
-    return {"model_type": have["model_type"], **small, **{name: [0] for name in _FIRST_LAYER if name in have}}
+    inner = {name: _small(part) for name, part in vars(tower).items() if isinstance(part, PretrainedConfig)}
+    first = {name: [0] for name in _FIRST_LAYER if name in have}
+    return {"model_type": have["model_type"], **small, **first, **inner}

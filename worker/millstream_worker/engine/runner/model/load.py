@@ -114,7 +114,6 @@ def load_model(
     report(LoadStep.WEIGHTS)
     whole = load_config(folder)
     config = support.check(whole)
-    is_half = config is not whole
     context_length = support.context_length(config)
     eos_ids = end_ids(folder, config)
     AttentionInterface.register(ATTENTION, _attend)
@@ -127,10 +126,8 @@ def load_model(
             folder, config, dtype, read_to, ATTENTION, mark, as_codes=as_codes, library=chosen.library
         )
     else:
-        model, left_out = load_weights(
-            folder, config, dtype, read_to, ATTENTION, report, mark, whole if is_half else None
-        )
-        if is_half:
+        model, left_out = load_weights(folder, config, dtype, read_to, ATTENTION, report, mark, whole)
+        if config is not whole:
             half_line = (
                 f"text half of {support.architecture(whole)}: {left_out} weights of its other parts are not "
                 "loaded"

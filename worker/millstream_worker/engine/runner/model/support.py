@@ -1,6 +1,6 @@
 """Decides from a model's configuration, before any weight is read, if the engine runs it. What is not known
-to be computed correctly is refused with the reason: a model that runs and computes something slightly different
-is worse than none.
+to be computed correctly is refused with the reason: a model that runs and computes something slightly
+different is worse than none.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from typing import Any
 import transformers
 from transformers import PretrainedConfig
 
-from millstream_worker.engine.runner.model.model_types import HALVES, PROVEN, REASONS, instead_of
+from millstream_worker.engine.runner.model.model_types import HALVES, HEADED, PROVEN, REASONS, instead_of
 from millstream_worker.engine.runner.model.text_half import text_half
 
-_LISTED = "all that run: millstream-worker --models"
+LISTED = "all that run: millstream-worker --models"
 _CONTINUES_NONE = (
-    "reads its input and continues no text: it makes embeddings or labels, which this worker does not do"
+    "reads its input and continues no text: it makes embeddings or labels, which this worker does not do; "
+    + LISTED
 )
+_NO_HALF = f"has no text half that transformers could build by itself; {LISTED}"
 _WRITERS = ("CausalLM", "ConditionalGeneration", "LMHead", "ForVision2Seq", "ImageTextToText")
 
 _MOST_CONTEXT = 2**27  # tokens: ten times that of any model that is around
@@ -40,7 +42,7 @@ def check(config: PretrainedConfig) -> PretrainedConfig:
     text = text_half(config)
     reason = _reason_against(config, text)
     if reason is not None or text is None:
-        raise UnsupportedModel(f"{architecture(config)} ({config.model_type}) {reason or _CONTINUES_NONE}")
+        raise UnsupportedModel(f"{architecture(config)} ({config.model_type}) {reason or _NO_HALF}")
     return text
 
 
@@ -49,11 +51,11 @@ def unknown_type(model_type: object, config: Mapping[str, Any]) -> str:
     if "auto_map" in config:
         return (
             f"{model_type} is computed by code that comes with the checkpoint, and only code of transformers "
-            f"is run; {_LISTED}"
+            f"is run; {LISTED}"
         )
     return (
         f"{model_type} is newer than transformers {transformers.__version__} here, or no transformers model: "
-        f"pip install -U transformers, or choose a known type; {_LISTED}"
+        f"pip install -U transformers, or choose a known type; {LISTED}"
     )
 
 
@@ -94,18 +96,20 @@ def context_note(config: PretrainedConfig) -> str | None:
 def _reason_against(config: PretrainedConfig, text: PretrainedConfig | None) -> str | None:
     """Returns what follows the name of a model; None where it runs. `text`: the half that continues text."""
     if getattr(config, "is_encoder_decoder", False):
-        return f"is an encoder-decoder model; models that only continue a text run: {_LISTED}"
+        return f"is an encoder-decoder model; models that only continue a text run: {LISTED}"
     kinds = [config.model_type, *([] if text is None else [text.model_type])]
     for kind in kinds:
         if kind in REASONS:
             near = instead_of(kind)
-            return f"{REASONS[kind]}; " + (f"of its kind runs {near}, {_LISTED}" if near else _LISTED)
-    if text is None or not (config.model_type in PROVEN or _writes(config)):
+            return f"{REASONS[kind]}; " + (f"of its kind runs {near}, {LISTED}" if near else LISTED)
+    if not (config.model_type in PROVEN | HALVES or _writes(config)):
         return _CONTINUES_NONE
+    if text is None:
+        return _NO_HALF
     if text is config and text.model_type not in PROVEN:
-        return f"is not among the tested types; {_LISTED}"
-    if text is not config and not (config.model_type in HALVES and text.model_type in PROVEN):
-        return f"is not among the types whose text half ({text.model_type}) is tested; {_LISTED}"
+        return f"is not among the tested types; {LISTED}"
+    if text is not config and not (config.model_type in HALVES and text.model_type in PROVEN | HEADED):
+        return f"is not among the types whose text half ({text.model_type}) is tested; {LISTED}"
     strange = {rope.get("rope_type") or "default" for rope in _ropes(text)} - _PROVEN_ROPE
     if strange:
         tested = ", ".join(sorted(_PROVEN_ROPE))

@@ -11,6 +11,9 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, PretrainedConfig, PreTrainedModel
 
+from millstream_worker.engine.runner.model.headed_body import headed_body
+from millstream_worker.engine.runner.model.model_types import HEADED
+
 _Changes = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
@@ -30,6 +33,7 @@ _TWINS: dict[str, tuple[str, _Changes]] = {
     "granite_docling_text": ("granite", _always()),
     "hunyuan_vl_text": ("hunyuan_v1_dense", _always()),
     "paddleocr_vl_text": ("llama", _one_bias),
+    "phi4_multimodal": ("phi3", _always()),
     "qwen2_5_vl_text": ("qwen2", _always()),
     "qwen2_vl_text": ("qwen2", _always()),
     "qwen3_vl_moe_text": ("qwen3_moe", _always(norm_topk_prob=True)),
@@ -41,7 +45,7 @@ _OF_THE_WHOLE = ("dtype", "quantization_config", "eos_token_id")  # fields that 
 
 _EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte|embed_in|word_embeddings)\.weight$")
 _OTHER_EMBEDDING = re.compile(r"vision|visual|audio|per_layer")
-_TOWER = re.compile(r"vision|visual|audio|image|multi_modal")
+_TOWER = re.compile(r"vision|visual|audio|image|multi_modal|embed_tokens_extend")
 _HEAD = "lm_head.weight"
 
 
@@ -52,10 +56,10 @@ def text_half(whole: PretrainedConfig) -> PretrainedConfig | None:
         text: PretrainedConfig = whole.get_text_config(decoder=True)
     except ValueError:  # it has several
         return None
-    if not _continues_text(text):
-        if text.model_type not in _TWINS:
-            return None
+    if text.model_type in _TWINS:
         text = _twin(text)
+    elif not _continues_text(text) and text.model_type not in HEADED:
+        return None
     if text is not whole:
         for field in _OF_THE_WHOLE:
             if (value := getattr(whole, field, None)) is not None:
@@ -63,8 +67,10 @@ def text_half(whole: PretrainedConfig) -> PretrainedConfig | None:
     return text
 
 
-def text_class(config: PretrainedConfig) -> type[PreTrainedModel]:
-    """Returns transformers' class for what `text_half` returned."""
+def text_class(config: PretrainedConfig, whole: PretrainedConfig) -> type[PreTrainedModel]:
+    """Returns the class of the model for what `text_half` returned of `whole`."""
+    if config.model_type in HEADED:
+        return headed_body(whole)
     found: type[PreTrainedModel] = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     return found
 
@@ -92,7 +98,7 @@ def tie_as_stored(text: PretrainedConfig, whole: PretrainedConfig, names: Iterab
 
 def _continues_text(config: PretrainedConfig) -> bool:
     known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
-    return known and "ConditionalGeneration" not in text_class(config).__name__
+    return known and "ConditionalGeneration" not in MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__
 
 
 def _twin(text: PretrainedConfig) -> PretrainedConfig:

@@ -28,6 +28,7 @@ from millstream_worker.engine.protocol.frames import LoadStep
 from millstream_worker.engine.runner.checkpoint.size_bounds import read_json
 from millstream_worker.engine.runner.checkpoint.source_weights import open_weights
 from millstream_worker.engine.runner.kv.pool_size import free_bytes
+from millstream_worker.engine.runner.model.model_types import FOREIGN
 from millstream_worker.engine.runner.model.support import UnsupportedModel, unknown_type
 from millstream_worker.engine.runner.model.text_half import text_class, text_names, tie_as_stored
 
@@ -40,12 +41,28 @@ _BAD_CONFIG = (  # unknown model_type, code of its own; values that are missing,
 def load_config(folder: str) -> PretrainedConfig:
     """The folder's configuration; `UnsupportedModel` for one that transformers cannot make sense of."""
     given = read_json(Path(folder) / "config.json")
-    if (kind := given.get("model_type")) not in CONFIG_MAPPING:
+    kind = given.get("model_type")
+    if kind not in CONFIG_MAPPING and kind not in FOREIGN:
         raise UnsupportedModel(unknown_type(kind, given))
     try:
+        if kind in FOREIGN:
+            return _foreign(given)
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except _BAD_CONFIG as error:
         raise UnsupportedModel(f"{folder}: config.json: {' '.join(str(error).split())}") from error
+
+
+def _foreign(given: dict[str, Any]) -> PretrainedConfig:
+    """Returns the configuration of a type that transformers does not know, with that of its text half."""
+    inner = {name: value for name, value in given[FOREIGN[given["model_type"]]].items() if name != "auto_map"}
+    config = PretrainedConfig(
+        text_config=AutoConfig.for_model(**inner),
+        architectures=given.get("architectures"),
+        tie_word_embeddings=given.get("tie_word_embeddings", inner.get("tie_word_embeddings", False)),
+        dtype=given.get("dtype", given.get("torch_dtype")),
+    )
+    config.model_type = given["model_type"]
+    return config
 
 
 def load_weights(
@@ -56,18 +73,18 @@ def load_weights(
     attention: str,
     report: Callable[[str], None],
     mark: Callable[[], None],
-    whole: PretrainedConfig | None = None,
+    whole: PretrainedConfig,
 ) -> tuple[PreTrainedModel, int]:
     """Returns the model in evaluation mode, its attention modules calling the function registered as
-    `attention`, and the number of weights that are not its own. `mark` is called with each weight, `report`
-    from time to time. `whole`: the configuration of the checkpoint whose text half `config` is. Raises
-    `UnsupportedModel` where weights are missing or do not fit, or are more than the memory that is free."""
+    `attention`, and the number of weights that are not its own. `config`: the checkpoint's configuration, or
+    its text half's; `whole`: the checkpoint's. `mark` is called with each weight, `report` from time to time.
+    Raises `UnsupportedModel` where weights are missing or do not fit, or are more than the free memory."""
     with _progress_to(report, mark), _segments_of_their_own(), open_weights(Path(folder)) as stored:
-        names = {name: name for name in stored} if whole is None else text_names(stored)
-        if whole is not None:
+        names = {name: name for name in stored} if whole is config else text_names(stored)
+        if whole is not config:
             tie_as_stored(config, whole, names.values())
         check_memory([stored[name].get_shape() for name in names], dtype, device)
-        model, found = text_class(config).from_pretrained(
+        model, found = text_class(config, whole).from_pretrained(
             None,
             config=config,
             state_dict={own: stored[name] for name, own in names.items()},
@@ -98,7 +115,7 @@ def check_memory(shapes: Iterable[Sequence[int]], dtype: torch.dtype, device: to
     if needed > free:
         name = str(dtype).removeprefix("torch.")
         raise UnsupportedModel(
-            f"its weights take {needed / 1e9:.3g} GB in {name}, and {free / 1e9:.3g} GB are free on "
+            f"its weights take {needed / 1e9:,.1f} GB in {name}, and {free / 1e9:,.1f} GB are free on "
             f"{device.type}: use a smaller model, or a GGUF file with fewer bits, or free memory"
         )
 
