@@ -14,8 +14,8 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
-from millstream_worker.engine.runner.model.model_types import FOREIGN, HALVES, PROVEN, table
-from millstream_worker.engine.runner.model.support import LISTED, UnsupportedModel, check, unknown_type
+from millstream_worker.engine.runner.model_config.model_types import FOREIGN, HALVES, PROVEN, table
+from millstream_worker.engine.runner.model_config.support import LISTED, UnsupportedModel, check, unknown_type
 
 FIELD = Path(__file__).with_name("field.tsv")
 PAGE = Path(__file__).parents[1] / "pages" / "models.md"

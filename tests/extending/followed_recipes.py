@@ -38,8 +38,8 @@ from millstream_worker.engine.process import CannotLoad
 from millstream_worker.engine.protocol import frames
 from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner.model import support
 from millstream_worker.engine.runner.model.load import load_model
+from millstream_worker.engine.runner.model_config import support
 from millstream_worker.engine.runner.self_check.findings import Findings
 from millstream_worker.engine_link.link import EnginePort
 from millstream_worker.intake.capacity import Capacity

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from millstream.errors import MissingExtra
 from millstream.version import version
-from millstream_worker.engine.runner.model.model_types import table
+from millstream_worker.engine.runner.model_config.model_types import table
 from millstream_worker.start_options import CHECK, MODELS, REPLACE_MODEL, VERSION
 
 NEEDED = ("torch", "transformers", "pydantic_settings", "prometheus_client")

@@ -13,7 +13,7 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
 from millstream_worker.engine.runner.model.anatomy import Anatomy, Argument, layers_of, observe
 from millstream_worker.engine.runner.model.load import ATTENTION, LoadedModel
-from millstream_worker.engine.runner.model.support import UnsupportedModel
+from millstream_worker.engine.runner.model_config.support import UnsupportedModel
 
 Load = Callable[[str], LoadedModel]
 

@@ -14,8 +14,8 @@ from millstream_worker.engine.runner.device.cpu_threads import use_threads
 from millstream_worker.engine.runner.model.checked_attention import checked_attention
 from millstream_worker.engine.runner.model.dtypes import DTYPES, computed_in
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
-from millstream_worker.engine.runner.model.support import check
-from millstream_worker.engine.runner.model.weights import load_config
+from millstream_worker.engine.runner.model_config.config_file import load_config
+from millstream_worker.engine.runner.model_config.support import check
 from millstream_worker.engine.runner.self_check.findings import Findings
 from millstream_worker.engine.runner.self_check.product_check import check_products
 

@@ -17,7 +17,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.linear.quantized_layers import QuantizedLinear
-from millstream_worker.engine.runner.model.support import UnsupportedModel
+from millstream_worker.engine.runner.model_config.support import UnsupportedModel
 
 # Tensors, beside queries, keys and values, that modules may hand to an attention function.
 _KNOWN_TENSORS = {"s_aux", "position_ids", "cache_position"}

@@ -27,14 +27,15 @@ from millstream_worker.engine.runner.linear.replace import (
     weight_bytes,
     weight_count,
 )
-from millstream_worker.engine.runner.model import support
 from millstream_worker.engine.runner.model.anatomy import Anatomy, observe
 from millstream_worker.engine.runner.model.attention_choice import choose
 from millstream_worker.engine.runner.model.dtypes import check_weights
 from millstream_worker.engine.runner.model.kv_choice import in_format
 from millstream_worker.engine.runner.model.model_heads import ModelHeads
 from millstream_worker.engine.runner.model.packed_model import load_packed
-from millstream_worker.engine.runner.model.weights import check_finite, end_ids, load_config, load_weights
+from millstream_worker.engine.runner.model.weights import check_finite, load_weights
+from millstream_worker.engine.runner.model_config import support
+from millstream_worker.engine.runner.model_config.config_file import end_ids, load_config
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.quantization.packed import is_packed
 

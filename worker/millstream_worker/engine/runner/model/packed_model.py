@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from millstream_worker.engine.runner.linear.quantized_layers import QuantizedEmbedding, QuantizedLinear
-from millstream_worker.engine.runner.model.support import UnsupportedModel
+from millstream_worker.engine.runner.model_config.support import UnsupportedModel
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.quantization.codes import Codes, in_panels
 from millstream_worker.engine.runner.quantization.packed import PackedWeights, read_packed

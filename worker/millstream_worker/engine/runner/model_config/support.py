@@ -12,8 +12,14 @@ from typing import Any
 import transformers
 from transformers import PretrainedConfig
 
-from millstream_worker.engine.runner.model.model_types import HALVES, HEADED, PROVEN, REASONS, instead_of
-from millstream_worker.engine.runner.model.text_half import text_half
+from millstream_worker.engine.runner.model_config.model_types import (
+    HALVES,
+    HEADED,
+    PROVEN,
+    REASONS,
+    instead_of,
+)
+from millstream_worker.engine.runner.model_config.text_half import text_half
 
 LISTED = "all that run: millstream-worker --models"
 _CONTINUES_NONE = (

@@ -11,8 +11,8 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, PretrainedConfig, PreTrainedModel
 
-from millstream_worker.engine.runner.model.headed_body import headed_body
-from millstream_worker.engine.runner.model.model_types import HEADED
+from millstream_worker.engine.runner.model_config.headed_body import headed_body
+from millstream_worker.engine.runner.model_config.model_types import HEADED
 
 _Changes = Callable[[Mapping[str, Any]], dict[str, Any]]
 

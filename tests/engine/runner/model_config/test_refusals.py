@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from millstream_worker.engine.runner.model.support import UnsupportedModel, check
-from millstream_worker.engine.runner.model.weights import load_config
+from millstream_worker.engine.runner.model_config.config_file import load_config
+from millstream_worker.engine.runner.model_config.support import UnsupportedModel, check
 
 _FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 _PACKED = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}}

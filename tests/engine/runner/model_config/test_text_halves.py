@@ -17,10 +17,11 @@ from transformers import PreTrainedModel
 
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
-from millstream_worker.engine.runner.model.model_types import FOREIGN, HALVES
-from millstream_worker.engine.runner.model.support import UnsupportedModel, check
-from millstream_worker.engine.runner.model.text_half import text_names
-from millstream_worker.engine.runner.model.weights import check_memory, load_config
+from millstream_worker.engine.runner.model.weights import check_memory
+from millstream_worker.engine.runner.model_config.config_file import load_config
+from millstream_worker.engine.runner.model_config.model_types import FOREIGN, HALVES
+from millstream_worker.engine.runner.model_config.support import UnsupportedModel, check
+from millstream_worker.engine.runner.model_config.text_half import text_names
 
 TOLERANCE = 5e-5  # of logits, which are of the order of 5
 BLOCK = 4
@@ -139,9 +140,7 @@ def test_a_half_that_lacks_a_weight_is_refused(tmp_path: Path) -> None:
 
 def test_weights_beyond_the_free_memory_are_refused_unread() -> None:
     shapes = [[2**20, 2**20], [7]]
-    with pytest.raises(
-        UnsupportedModel, match=r"weights take 2,199\.0 GB in bfloat16, and .* GB are free on cpu"
-    ):
+    with pytest.raises(UnsupportedModel, match=r"take 2,199\.0 GB in bfloat16, and .* GB are free on cpu"):
         check_memory(shapes, torch.bfloat16, torch.device("cpu"))
     check_memory(shapes[1:], torch.bfloat16, torch.device("cpu"))
 

@@ -14,8 +14,8 @@ from support.pages import ROOT
 from transformers import AutoConfig, PretrainedConfig
 
 from millstream_worker.engine.runner.model.load import load_model
-from millstream_worker.engine.runner.model.model_types import PROVEN
-from millstream_worker.engine.runner.model.support import (
+from millstream_worker.engine.runner.model_config.model_types import PROVEN
+from millstream_worker.engine.runner.model_config.support import (
     UnsupportedModel,
     check,
     context_length,
