@@ -31,7 +31,9 @@ def tiny_llama(seed: int = 0, *, size: int = 64, tied: bool = False) -> PreTrain
 
 
 @torch.no_grad()
-def tiny_model(kind: str, seed: int = 0, *, size: int = 64, tied: bool = False) -> PreTrainedModel:
+def tiny_model(
+    kind: str, seed: int = 0, *, size: int = 64, tied: bool = False, **fields: Any
+) -> PreTrainedModel:
     """`kind`: llama | qwen2 | qwen3."""
     torch.manual_seed(seed)
     config = AutoConfig.for_model(
@@ -48,6 +50,7 @@ def tiny_model(kind: str, seed: int = 0, *, size: int = 64, tied: bool = False) 
         initializer_range=2.4 / size**0.5,
         tie_word_embeddings=tied,
         head_dim=128 if kind == "qwen3" else size // HEADS,  # transformers reads none from a Qwen3's file
+        **fields,
     )
     model = AutoModelForCausalLM.from_config(config)
     for parameter in model.parameters():
@@ -78,6 +81,7 @@ def write_gguf(
     writer.add_value_length(config.head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
+    _add_positions(writer, model)
     _add_tokenizer(writer)
     for name, token in ends.items():
         getattr(writer, f"add_{name}_token_id")(token)
@@ -96,6 +100,20 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _add_positions(writer: gguf.GGUFWriter, model: PreTrainedModel) -> None:
+    """As llama.cpp's converter: Llama 3's scaling as a tensor, others as fields."""
+    rope = model.config.rope_parameters.get("full_attention", model.config.rope_parameters)
+    if rope["rope_type"] == "llama3":
+        scaled = model.get_decoder().rotary_emb.inv_freq.numpy()
+        plain = rope["rope_theta"] ** (-np.arange(len(scaled)) / len(scaled))
+        writer.add_tensor("rope_freqs.weight", (plain / scaled).astype(np.float32))
+    elif rope["rope_type"] != "default":
+        writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
+        writer.add_rope_scaling_factor(rope["factor"])
+        if original := rope.get("original_max_position_embeddings"):
+            writer.add_rope_scaling_orig_ctx_len(original)
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter) -> None:

@@ -15,6 +15,7 @@ from gguf import GGMLQuantizationType, GGUFReader, ReaderTensor
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
+from millstream_worker.engine.runner.checkpoint.gguf_positions import set_positions
 from millstream_worker.engine.runner.quantization.gguf_blocks import KINDS, unpack
 from millstream_worker.engine.runner.quantization.packed import PackedWeights, named
 from millstream_worker.engine.runner.quantization.weight_codes import WeightCodes
@@ -83,6 +84,14 @@ class GGUFWeights:
     def _tokens_at(self, key: str) -> list[int]:
         field = self._reader.get_field(key)
         return [] if field is None else [int(field.contents())]
+
+    def set_positions(self, config: PretrainedConfig) -> None:
+        """Completes the configuration that transformers read. Raises GGUFError for positions that are not
+        computed."""
+        try:
+            set_positions(config, self._reader, self._architecture)
+        except ValueError as error:
+            raise GGUFError(str(error)) from error
 
     def packed(self, config: PretrainedConfig) -> PackedWeights:
         """Raises GGUFError for a type that is not computed, and for a file that lacks weights."""
