@@ -34,7 +34,7 @@ def tiny_llama(seed: int = 0, *, size: int = 64, tied: bool = False) -> PreTrain
 def tiny_model(
     kind: str, seed: int = 0, *, size: int = 64, tied: bool = False, **fields: Any
 ) -> PreTrainedModel:
-    """`kind`: llama | qwen2 | qwen3."""
+    """`kind`: llama | qwen2 | qwen3 | gemma3_text. `fields`: of its configuration."""
     torch.manual_seed(seed)
     config = AutoConfig.for_model(
         kind,
@@ -67,7 +67,8 @@ def write_gguf(
 ) -> Path:
     """`ends`: further tokens at the end of a turn (`eot`) or of a message (`eom`)."""
     config = model.config
-    writer = gguf.GGUFWriter(path, config.model_type)
+    architecture = config.model_type.removesuffix("_text")
+    writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -75,7 +76,10 @@ def write_gguf(
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(KV_HEADS)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    if window := getattr(config, "sliding_window", None):
+        writer.add_sliding_window(window)
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
@@ -85,13 +89,15 @@ def write_gguf(
     _add_tokenizer(writer)
     for name, token in ends.items():
         getattr(writer, f"add_{name}_token_id")(token)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[config.model_type.upper()], config.num_hidden_layers)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], config.num_hidden_layers)
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         data = tensor.numpy()
         if config.model_type == "llama":
             data = _interleaved(name, data)
+        elif architecture == "gemma3" and name.endswith("norm.weight"):
+            data = data + 1
         kind = weights if data.ndim > 1 else gguf.GGMLQuantizationType.F32
         own = names.get_name(name, try_suffixes=(".weight", ".bias"))
         writer.add_tensor(own, packed(data, kind), raw_dtype=kind)

@@ -43,6 +43,16 @@ def test_scaled_positions_are_those_of_the_original(
     assert got.attention_scaling == pytest.approx(want.attention_scaling)
 
 
+def test_layers_with_a_window_keep_plain_positions(tmp_path: Path) -> None:
+    plain = {"rope_type": "default", "rope_theta": 1e4}
+    rope = {"sliding_attention": plain, "full_attention": LINEAR | {"rope_theta": 1e6}}
+    model = tiny_model("gemma3_text", rope_parameters=rope)
+    folder = GGUFCache(tmp_path / "kept").folder_of(
+        write_gguf(tmp_path / "tiny.gguf", model, Type.Q8_0), lambda line: None
+    )
+    assert AutoConfig.from_pretrained(folder).rope_parameters == rope
+
+
 @pytest.mark.parametrize("words", ["factors of its own", "longrope"])
 def test_positions_that_are_not_computed_are_refused(words: str, tmp_path: Path) -> None:
     model = tiny_model("llama", rope_parameters=LLAMA3 | {"low_freq_factor": 2.0})

@@ -112,7 +112,14 @@ def test_logits_are_those_of_the_dequantized_model(tmp_path: Path, kind: Type) -
     assert not kinds & {torch.nn.Linear, torch.nn.Embedding}
 
 
-@pytest.mark.parametrize(("architecture", "own"), [("qwen2", "q_proj.bias"), ("qwen3", "k_norm.weight")])
+@pytest.mark.parametrize(
+    ("architecture", "own"),
+    [
+        ("qwen2", "q_proj.bias"),
+        ("qwen3", "k_norm.weight"),
+        ("gemma3_text", "pre_feedforward_layernorm.weight"),
+    ],
+)
 def test_other_architectures_keep_their_bits(tmp_path: Path, architecture: str, own: str) -> None:
     model = tiny_model(architecture, tied=True)
     assert any(name.endswith(own) for name in model.state_dict())
