@@ -7,15 +7,10 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
-from ops.bench.engines.adapters import Setup
-from ops.bench.engines.child import Assignment
-from ops.bench.models.size import size_of
 from ops.bench.neighbours import neighbour
-from support.models.checkpoints import build
 
 pytestmark = pytest.mark.slow
 
@@ -32,26 +27,6 @@ def test_it_computes_until_the_block_ends(kind: str, processes: int) -> None:
     gone, alive = psutil.wait_procs(family, 10)
     assert gone
     assert alive == []
-
-
-def test_an_engine_says_how_fast_it_is(tmp_path: Path) -> None:
-    model = build("llama", tmp_path / "model", max_position_embeddings=512)
-    size = size_of(model)
-    setup = Setup(
-        folder=str(model),
-        device="cpu",
-        threads=1,
-        kv_token_bytes=size.kv_token_bytes,
-        kv_tokens=512,
-        longest_row=400,
-        rows=1,
-        dtype=size.dtype,
-    )
-    own = Assignment("millstream:compile_model=off", setup, size.vocab_size, ("single",), 1.0, 0, answer="")
-    with neighbour("engine", own) as running:
-        while running.tokens_s is None:
-            time.sleep(0.01)
-        assert running.tokens_s > 0
 
 
 def test_it_ends_with_who_has_started_it() -> None:
