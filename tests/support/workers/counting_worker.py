@@ -143,10 +143,12 @@ def worker_thread(
 
 
 @contextlib.contextmanager
-def worker_process(server: Server, model: str, **changes: Any) -> Iterator[subprocess.Popen[bytes]]:
+def worker_process(
+    server: Server | str, model: str, *, environment: dict[str, str] | None = None, **changes: Any
+) -> Iterator[subprocess.Popen[bytes]]:
     """`python -m millstream_worker` with flags; killed at the end if it still runs."""
     command = [sys.executable, "-m", "millstream_worker", *flags_of(settings(server, model, **changes))]
-    process = subprocess.Popen(command, start_new_session=True)
+    process = subprocess.Popen(command, start_new_session=True, env=environment)
     try:
         yield process
     finally:
