@@ -186,5 +186,4 @@ def _with_text(chance: Random, asked: dict[str, Any]) -> dict[str, Any] | None:
             return text(chance)
         return marked.replace(json.dumps(_MARK), text(chance))
 
-    changed: dict[str, Any] = _changed(asked, chance.choice(fields), change)
-    return changed
+    return _changed(asked, chance.choice(fields), change)

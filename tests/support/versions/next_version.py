@@ -176,23 +176,19 @@ class ForeignClient:
         self._turn = asyncio.Lock()
 
     async def submit(self, prompt: str, **fields: Any) -> str:
-        job_id: str = await self._ask("submit", prompt=prompt, **fields)
-        return job_id
+        return await self._ask("submit", prompt=prompt, **fields)
 
     async def stream(self, job_id: str) -> str:
         """The text of the whole stream, once it has ended."""
-        text: str = await self._ask("stream", job_id=job_id)
-        return text
+        return await self._ask("stream", job_id=job_id)
 
     async def wait(self, job_id: str) -> str:
         """The result's text."""
-        text: str = await self._ask("wait", job_id=job_id)
-        return text
+        return await self._ask("wait", job_id=job_id)
 
     async def choice(self, job_id: str) -> dict[str, Any]:
         """The fields of the result's first choice that this build knows."""
-        fields: dict[str, Any] = await self._ask("choice", job_id=job_id)
-        return fields
+        return await self._ask("choice", job_id=job_id)
 
     async def _ask(self, method: str, **arguments: Any) -> Any:
         assert self._process.stdin is not None

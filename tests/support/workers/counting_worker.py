@@ -36,12 +36,17 @@ REAL: dict[str, Any] = {
 
 
 def write_tokenizer(
-    folder: Path, *, chat: bool = False, ending: str = "", template: str = CHAT_TEMPLATE
+    folder: Path,
+    *,
+    chat: bool = False,
+    ending: str = "",
+    template: str = CHAT_TEMPLATE,
+    spaces: pre_tokenizers.PreTokenizer | None = None,
 ) -> Path:
-    """`ending`: of each word; `template`: for a `chat`."""
+    """`ending`: of each word; `template`: for a `chat`; `spaces`: what parts words."""
     words = {f"w{i}{ending}": i for i in range(1000)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token=f"w0{ending}"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.pre_tokenizer = spaces or pre_tokenizers.WhitespaceSplit()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
     if chat:
         fast.chat_template = template
