@@ -155,5 +155,4 @@ def api_error(error: openai.APIStatusError) -> dict[str, Any]:
     body = json.loads(error.response.text)
     assert set(body) == {"error"}
     assert set(body["error"]) == {"message", "type", "param", "code"}
-    fields: dict[str, Any] = body["error"]
-    return fields
+    return body["error"]

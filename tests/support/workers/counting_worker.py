@@ -36,12 +36,17 @@ REAL: dict[str, Any] = {
 
 
 def write_tokenizer(
-    folder: Path, *, chat: bool = False, ending: str = "", template: str = CHAT_TEMPLATE
+    folder: Path,
+    *,
+    chat: bool = False,
+    ending: str = "",
+    template: str = CHAT_TEMPLATE,
+    spaces: pre_tokenizers.PreTokenizer | None = None,
 ) -> Path:
-    """`ending`: of each word; `template`: for a `chat`."""
+    """`ending`: of each word; `template`: for a `chat`; `spaces`: what parts words."""
     words = {f"w{i}{ending}": i for i in range(1000)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token=f"w0{ending}"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.pre_tokenizer = spaces or pre_tokenizers.WhitespaceSplit()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
     if chat:
         fast.chat_template = template
@@ -143,10 +148,12 @@ def worker_thread(
 
 
 @contextlib.contextmanager
-def worker_process(server: Server, model: str, **changes: Any) -> Iterator[subprocess.Popen[bytes]]:
+def worker_process(
+    server: Server | str, model: str, *, environment: dict[str, str] | None = None, **changes: Any
+) -> Iterator[subprocess.Popen[bytes]]:
     """`python -m millstream_worker` with flags; killed at the end if it still runs."""
     command = [sys.executable, "-m", "millstream_worker", *flags_of(settings(server, model, **changes))]
-    process = subprocess.Popen(command, start_new_session=True)
+    process = subprocess.Popen(command, start_new_session=True, env=environment)
     try:
         yield process
     finally:

@@ -42,10 +42,6 @@ ROWS = 0.06  # part of the logits' norm by which rows of 8 bits change them, in 
 PROMPT = list(range(3, 40))
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(one_thread: None) -> None: ...
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_weights_are_those_that_gguf_dequantizes(kind: Type) -> None:
     data = packed(np.random.default_rng(0).standard_normal((48, 768)).astype(np.float32), kind)
