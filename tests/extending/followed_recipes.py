@@ -196,5 +196,5 @@ def test_a_model_type_is_served_once_it_is_named(
 
     assert served() == checkpoints.generate(checkpoints.plain(folder), PROMPT, 10)
     monkeypatch.setattr(support, "PROVEN", support.PROVEN - {"modernbert-decoder"})
-    with pytest.raises(support.UnsupportedModel, match=r"\(modernbert-decoder\) is .* tested ones"):
+    with pytest.raises(support.UnsupportedModel, match=r"\(modernbert-decoder\) is .* tested types"):
         served()

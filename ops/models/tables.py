@@ -1,6 +1,6 @@
-"""Writes ops/pages/models.md: the model types that run, and what runs of the models that the field serves.
+"""Prints the tables of ops/pages/models.md: the model types that run, and what runs of what the field serves.
 
-    python -m ops.models.page
+    python -m ops.models.tables
 
 Each answer is the engine's own check of a configuration of the model's type; field.tsv says what there is.
 """
@@ -8,6 +8,7 @@ Each answer is the engine's own check of a configuration of the model's type; fi
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,47 +19,8 @@ from millstream_worker.engine.runner.model_config.model_types import FOREIGN, HA
 from millstream_worker.engine.runner.model_config.support import LISTED, UnsupportedModel, check, unknown_type
 
 FIELD = Path(__file__).with_name("field.tsv")
-PAGE = Path(__file__).parents[1] / "pages" / "models.md"
 PUBLISHED, HALF, REFUSED = "as published", "its text half", "refused"
 _METHODS = {"fp8": "fp8", "int4-awq": "awq", "int4-gptq": "gptq", "mxfp4": "mxfp4", "nvfp4": "modelopt"}
-
-_TEXT = """# Models
-
-Made by `python -m ops.models.page` from the engine's own table, which `millstream-worker --models` prints.
-
-A type runs when the tests have compared it with transformers' own `generate` in float32, token by token: in
-batches with shared prefixes, in pieces, after preemption. Of a multimodal checkpoint the **text half** runs:
-the part that continues text, as a plain text model, whose logits the tests have compared with those of the
-whole. The weights of its other parts are not loaded, and the log says how many; a request with an image is
-refused.
-
-Other types are refused at start, before a weight is read, with the reason and, where there is one, a type
-that runs. So is a model whose weights are more than the free memory.
-
-## As published
-
-{published}
-
-## Their text halves
-
-{halves}
-
-## Left out
-
-| why | types |
-|---|---|
-{left_out}
-
-## What the field serves
-
-The {total} models of a recipe collection (`ops/models/field.tsv` names its source) that read text or
-images, and of which one form fits a card of 80 GB, and what this worker's check says of each: **{runs} run**,
-{counts}.
-
-| model | type | runs | if not, why |
-|---|---|---|---|
-{field}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +42,33 @@ def models() -> list[Model]:
     return [_checked(row) for row in sorted(rows, key=lambda row: row["model"].lower())]
 
 
-def page() -> str:
-    """Returns the page's text."""
-    found = models()
-    counts = Counter(model.runs for model in found)
+def tables() -> dict[str, str]:
+    """Returns the tables by their names."""
     reasons: dict[str, list[str]] = {}
     for model_type, how, why in table():
         if how == "left out":
             reasons.setdefault(why, []).append(model_type)
-    return _TEXT.format(
-        published=", ".join(f"`{name}`" for name in sorted(PROVEN)),
-        halves=", ".join(f"`{name}`" for name in sorted(HALVES)),
-        left_out="\n".join(
-            f"| {why} | {', '.join(f'`{name}`' for name in names)} |" for why, names in reasons.items()
-        ),
-        total=len(found),
-        runs=len(found) - counts[REFUSED],
-        counts=f"{counts[PUBLISHED]} as published and {counts[HALF]} as text halves",
-        field="\n".join(
-            f"| {model.name} | `{model.model_type}` | {model.runs} | {model.reason} |" for model in found
-        ),
+    left_out = (f"| {why} | {_names(types)} |" for why, types in reasons.items())
+    return {
+        "published": _names(PROVEN),
+        "halves": _names(HALVES),
+        "left_out": "\n".join(("| why | types |", "|---|---|", *left_out)),
+        "field": _field(models()),
+    }
+
+
+def _field(found: Sequence[Model]) -> str:
+    counts = Counter(model.runs for model in found)
+    rows = (f"| {one.name} | `{one.model_type}` | {one.runs} | {one.reason} |" for one in found)
+    total = (
+        f"Of {len(found)} models {len(found) - counts[REFUSED]} run: {counts[PUBLISHED]} as published, "
+        f"{counts[HALF]} as text halves."
     )
+    return "\n".join((total, "", "| model | type | runs | if not, why |", "|---|---|---|---|", *rows))
+
+
+def _names(types: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(types))
 
 
 def _checked(row: dict[str, str]) -> Model:
@@ -135,4 +103,5 @@ def _config(model_type: str, text_type: str, form: str) -> PretrainedConfig:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), "utf-8")
+    for name, text in tables().items():
+        print(f"<!-- {name} -->\n{text}\n<!-- /{name} -->\n")
