@@ -28,7 +28,10 @@ UNTRACED = {
     "longcat_flash": "its layers are not the members of one list",
 }
 # The code of another case: configurations change numbers and what attention sees, but no line.
-REPEATED = {"gpt2-inverse", "llama-linear", "llama-yarn", "mistral-full", "qwen2-window", "qwen3-yarn"}
+REPEATED = {
+    *("gemma4-keys", "gemma4-wide", "gemma4_unified_text", "gpt2-inverse", "llama-linear", "llama-yarn"),
+    *("mistral-full", "qwen2-window", "qwen3-yarn"),
+}
 # Layers that differ from those of another case in numbers, names, and the places of norms and biases.
 ALIKE = {
     *("arcee", "cohere2", "cwm", "dots1", "ernie4_5", "exaone4", "flex_olmo", "gemma", "glm4", "granite"),

@@ -41,6 +41,12 @@ _SHARED_EXPERTS = {**_MOE, "head_dim": 8, "shared_expert_intermediate_size": 24,
 _SCALED = {"embedding_multiplier": 2.0, "logits_scaling": 2.0, "residual_multiplier": 0.8,
            "attention_multiplier": 0.3}  # fmt: skip
 _MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": WINDOW}
+_FOUR = {"num_hidden_layers": 4, "layer_types": 2 * _MIXED["layer_types"], "sliding_window": WINDOW}
+_SOURCES = {**_FOUR, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": VOCABULARY, "head_dim": 8}  # fmt: skip
+_GEMMA4 = {**_SOURCES, "global_head_dim": 16}
+_KEYS_AS_VALUES = {**_GEMMA4, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0,
+                   "attention_k_eq_v": True, "num_global_key_value_heads": 1}  # fmt: skip
 _LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
 _YARN = {**_LINEAR, "rope_type": "yarn", "factor": 5.0, "original_max_position_embeddings": ORIGINAL}
 _LLAMA3 = {**_YARN, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -80,6 +86,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("gemma2", {"head_dim": 16, "query_pre_attn_scalar": 12, "attn_logit_softcapping": 1.5,
                           "final_logit_softcapping": 4.0, **_MIXED}),
     "gemma3_text": ("gemma3_text", {"head_dim": 16, "query_pre_attn_scalar": 12, **_MIXED}),
+    "gemma3n_text": ("gemma3n_text", {**_SOURCES, "laurel_rank": 8, "altup_num_inputs": 2,
+                                      "activation_sparsity_pattern": [0.5, 0.5, 0.0, 0.0]}),
+    "gemma4_text": ("gemma4_text", {**_GEMMA4}),
+    "gemma4-keys": ("gemma4_text", {**_KEYS_AS_VALUES}),
+    "gemma4-experts": ("gemma4_text", {**_KEYS_AS_VALUES, "enable_moe_block": True, "num_experts": 4,
+                                       "top_k_experts": 2, "moe_intermediate_size": 24,
+                                       "final_logit_softcapping": 4.0}),
+    "gemma4-wide": ("gemma4_text", {**_GEMMA4, "use_double_wide_mlp": True}),
+    "gemma4_unified_text": ("gemma4_unified_text", {**_GEMMA4}),
     "glm": ("glm", {"head_dim": 8}),
     "glm4": ("glm4", {"head_dim": 8}),
     "glm4_moe": ("glm4_moe", {"head_dim": 8, **_ROUTED}),
@@ -166,6 +181,7 @@ MECHANISMS = {
     "mixtral",  # experts
     "deepseek_v3",  # latent attention, routed experts
     "gpt_oss",  # learned sinks
+    "gemma4_text",  # layers that read the keys and values of others, heads wider in some layers
     "laguna",  # layers with different numbers of heads
     "longcat_flash",  # two attention modules a layer, experts that compute nothing
 }

@@ -15,7 +15,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from support.models.checkpoints import SIZES, WINDOW, quiet, spread
+from support.models.checkpoints import SIZES, VOCABULARY, WINDOW, quiet, spread
 
 _TOWER = {
     "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "depth": 1, "num_attention_heads": 2,
@@ -29,6 +29,10 @@ _MIXED_MROPE = {**_MROPE, "mrope_interleaved": True}
 _HALF_MROPE = {**_MROPE, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 0]}
 _XDROPE = {"rope_type": "default", "rope_theta": 10000.0, "xdrope_section": [1, 1, 1, 1]}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+_GEMMA = {
+    **_HEADS, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCABULARY,
+    "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
 
 # Name of a case: type of the whole, and what its text configuration has besides the sizes.
 WHOLES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -44,6 +48,8 @@ WHOLES: dict[str, tuple[str, dict[str, Any]]] = {
     "glmga": ("glmga", {**_HEADS, "rope_parameters": _HALF_MROPE}),
     "exaone4_5": ("exaone4_5", {"model_type": "exaone4"}),
     "gemma3": ("gemma3", {"model_type": "gemma3_text", **_HEADS, "sliding_window": WINDOW}),
+    "gemma4": ("gemma4", {**_GEMMA, "global_head_dim": 16}),
+    "gemma4_unified": ("gemma4_unified", {**_GEMMA, "global_head_dim": 16}),
     "glm4v": ("glm4v", {**_HEADS, "rope_parameters": _HALF_MROPE}),
     "glm_ocr": ("glm_ocr", {**_HEADS, "rope_parameters": _HALF_MROPE}),
     "got_ocr2": ("got_ocr2", {"model_type": "qwen2"}),

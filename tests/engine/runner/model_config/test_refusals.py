@@ -31,6 +31,8 @@ MODELS: list[tuple[str, str, dict[str, Any] | None, str]] = [
     ("qwen3", "Qwen3ForCausalLM", _FP8, "quantised weights (fp8)"),
     ("qwen3", "Qwen3ForCausalLM", _AWQ, "quantised weights (awq)"),
     ("gemma3", "Gemma3ForConditionalGeneration", None, _RUNS),
+    ("gemma3n", "Gemma3nForConditionalGeneration", None, _RUNS),
+    ("gemma4", "Gemma4ForConditionalGeneration", None, _RUNS),
     ("gpt_oss", "GptOssForCausalLM", {"quant_method": "mxfp4"}, "quantised weights (mxfp4)"),
     ("mistral3", "Mistral3ForConditionalGeneration", _FP8, "quantised weights (fp8)"),
     ("mistral3", "Mistral3ForConditionalGeneration", None, _RUNS),

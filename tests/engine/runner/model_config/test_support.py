@@ -27,7 +27,6 @@ REFUSED = {
     "granitemoehybrid lfm2 rwkv recurrent_gemma",
     "linear attention": "qwen3_next minimax",
     "in its own code, past transformers' attention interface": "gptj bloom mpt xglm falcon codegen",
-    "shares keys and values between layers": "gemma3n_text gemma4_text",
     "attends within chunks": "llama4_text",
     "more than once": "diffllama",
     "selects or compresses the keys": "doge",

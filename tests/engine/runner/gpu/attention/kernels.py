@@ -24,7 +24,7 @@ WINDOWS = (1, 16, 17, 193, 1000)  # in wide ones some keys are seen by all queri
     "layer",
     [
         *(spec(*heads) for heads in ((2, 2), (4, 2), (7, 1), (24, 1))),
-        *(spec(2, 1, dim) for dim in (8, 64, 80, 112, 192, 256)),
+        *(spec(2, 1, dim) for dim in (8, 64, 80, 112, 192, 256, 512)),
         *(spec(window=window) for window in WINDOWS),
         *(spec(softcap=softcap) for softcap in (0.5, 30.0)),
         spec(4, 2, 96, value_dim=64),
@@ -175,6 +175,12 @@ def test_the_check_finds_them_right(layer: LayerSpec, longest: int) -> None:
     """And in INT8 that they store the right codes."""
     contexts = (1, 16, 17, longest)
     assert check_attention(TritonAttention, (layer,), torch.float32, DEVICE, 16, contexts) < 1e-5
+
+
+@pytest.mark.parametrize("own", CHECKED[1:])
+def test_the_check_finds_right_what_another_layer_has_stored(own: LayerSpec) -> None:
+    layers = (own, replace(own, source=0))
+    assert check_attention(TritonAttention, layers, torch.float32, DEVICE, 16, (1, 16, 17, 40)) < 1e-5
 
 
 def test_the_check_finds_a_wrong_scale() -> None:

@@ -12,22 +12,23 @@ from collections.abc import Iterator
 PROVEN = frozenset((
     "afmoe", "apertus", "arcee", "axk1", "beam", "biogpt", "bitnet", "cohere", "cohere2", "cohere2_moe",
     "cwm", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe",
-    "flex_olmo", "flint", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite",
-    "gpt2", "gpt_bigcode", "gpt_neox", "gpt_oss", "granite", "granite_swa", "granitemoe", "granitemoe_swa",
-    "granitemoeshared", "helium", "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "hyperclovax", "internlm3",
-    "iquestcoder", "jais2", "jetmoe", "kolibri1", "laguna", "llama", "longcat_flash", "mellum",
-    "mimo_v2_flash", "minicpm3", "minimax_m2", "ministral", "ministral3", "mistral", "mixtral", "nanochat",
-    "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "opt", "persimmon", "phi", "phi3", "phimoe", "qwen2",
-    "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2",
-    "vaultgemma", "youtu",
+    "flex_olmo", "flint", "gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text",
+    "gemma4_unified_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_bigcode", "gpt_neox",
+    "gpt_oss", "granite", "granite_swa", "granitemoe", "granitemoe_swa", "granitemoeshared", "helium",
+    "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "hyperclovax", "internlm3", "iquestcoder", "jais2",
+    "jetmoe", "kolibri1", "laguna", "llama", "longcat_flash", "mellum", "mimo_v2_flash", "minicpm3",
+    "minimax_m2", "ministral", "ministral3", "mistral", "mixtral", "nanochat", "nemotron", "olmo", "olmo2",
+    "olmo3", "olmoe", "opt", "persimmon", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3",
+    "qwen3_moe", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2", "vaultgemma", "youtu",
 ))  # fmt: skip
 
 # Multimodal types whose text half the tests have compared with the whole model's logits.
 HALVES = frozenset((
-    "deepseek_ocr2", "ernie4_5_vl_moe", "exaone4_5", "gemma3", "glm4v", "glm_ocr", "glmga", "got_ocr2",
-    "granite_docling", "hunyuan_vl", "idefics3", "internvl", "internvl_chat", "lighton_ocr", "llava",
-    "llava_next", "llava_onevision", "mistral3", "muse_glimmer", "ovis2", "paddleocr_vl", "phi4_multimodal",
-    "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe", "smolvlm",
+    "deepseek_ocr2", "ernie4_5_vl_moe", "exaone4_5", "gemma3", "gemma3n", "gemma4", "gemma4_unified",
+    "glm4v", "glm_ocr", "glmga", "got_ocr2", "granite_docling", "hunyuan_vl", "idefics3", "internvl",
+    "internvl_chat", "lighton_ocr", "llava", "llava_next", "llava_onevision", "mistral3", "muse_glimmer",
+    "ovis2", "paddleocr_vl", "phi4_multimodal", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe",
+    "smolvlm",
 ))  # fmt: skip
 
 # Of these, types that transformers does not know: the field of config.json with a text type that it knows.
@@ -58,9 +59,6 @@ _LEFT_OUT = {
     "computes attention in its own code, past transformers' attention interface": (
         "bloom", "codegen", "cpmant", "falcon", "gpt_neo", "gpt_neox_japanese", "gptj", "mpt",
         "openai-gpt", "reformer", "xglm", "xlm", "xlnet",
-    ),
-    "shares keys and values between layers": (
-        "gemma3n", "gemma3n_text", "gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text",
     ),
     "has attention modules that call the attention interface more than once": (
         "diffllama",

@@ -31,7 +31,7 @@ _WRITERS = ("CausalLM", "ConditionalGeneration", "LMHead", "ForVision2Seq", "Ima
 
 _MOST_CONTEXT = 2**27  # tokens: ten times that of any model that is around
 
-_PROVEN_ROPE = frozenset(("default", "linear", "dynamic", "yarn", "longrope", "llama3"))
+_PROVEN_ROPE = frozenset(("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"))
 
 # Beyond the original length, its frequencies depend on the longest row of a call: a row's neighbours would
 # change its keys. Up to that length they are the same for all.
