@@ -196,11 +196,7 @@ def test_many_changes_are_counted_and_the_first_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "line"),
-    [
-        (1, completion("a", "TWO", max_tokens=3)),
-        (2, completion("b", "please")),
-    ],
+    ("number", "line"), [(1, completion("a", "TWO", max_tokens=3)), (2, completion("b", "please"))]
 )
 def test_the_output_of_an_earlier_version_is_compared(tmp_path: Path, number: int, line: object) -> None:
     shutil.copytree(EARLIER, tmp_path, dirs_exist_ok=True)
@@ -314,9 +310,11 @@ def test_only_lines_of_a_replaced_model_are_computed_anew(tmp_path: Path) -> Non
         with Journal(tmp_path / "out") as journal, pytest.raises(InvalidRequest, match=message):
             begin(source, journal, RunOptions(), served=served)
     with Journal(tmp_path / "out") as journal:
-        begin(source, journal, RunOptions(), OnChange.REDO, served={"default": NEW, "large": OLD})
+        begin(source, journal, RunOptions(), OnChange.KEEP, served={"default": NEW, "large": OLD})
+        assert len(journal.notes.under_way) == 1
+        begin(source, journal, RunOptions(), OnChange.REDO, served={"default": OLD, "large": OLD})
         assert (len(journal.notes.left), dict(journal.notes.under_way)) == (1, {})
-        assert journal.notes.models == {"default": NEW, "large": OLD}
+        assert journal.notes.models == {"default": OLD, "large": OLD}
     assert [row["custom_id"] for row in read_rows(tmp_path / "out")] == ["b"]
 
 

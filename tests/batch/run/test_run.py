@@ -151,15 +151,6 @@ async def test_a_slow_job_does_not_keep_its_chunk_in_memory(place: BatchFiles) -
         assert (await running).completed == 50
 
 
-async def test_a_full_queue_is_waited_for(place: BatchFiles) -> None:
-    place.write(*documents(30))
-    with answering(place.server.url) as worker:
-        options = RunOptions(window=20, patience=Patience(again_s=0.05))
-        summary = await place.run(options, client=ClientOptions(max_entries=4))
-    assert summary.completed == 30
-    assert worker.computed_once()
-
-
 async def test_the_model_names_the_queue(place: BatchFiles) -> None:
     place.write(completion("a", model="org/large"), completion("b"))
     large = answering(place.server.url, "org/large", lambda _: "large")
