@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import openai
 import pytest
 from prometheus_client import CollectorRegistry
 from support.batches import CHAT, chat, upload
@@ -288,7 +289,7 @@ async def test_each_wrong_value_is_named(door: Gateway, worker: HandWorker, own:
 
 
 async def test_no_route_without_a_key_or_with_ids_of_others(
-    door: Gateway, worker: HandWorker, own: dict[str, str], valkey: Server
+    door: Gateway, worker: HandWorker, own: dict[str, str], valkey: Server, client: openai.AsyncOpenAI
 ) -> None:
     """The objects of `own` are the empty tenant's, and the key of queue default may not see the other one."""
     done = await asyncio.to_thread(
@@ -316,8 +317,7 @@ async def test_no_route_without_a_key_or_with_ids_of_others(
                     (await http.get(path, params=after, headers=bolt)).status_code,
                 ) == ([], 400)
     await worker.redis.delete(API_KEYS)  # as if there had never been one
-    async with door.client() as client:
-        for id in (own[OWN_FILE], own[OWN_NOTES]):
-            assert (await client.files.content(id)).content
-        [batch] = (await client.batches.list()).data
-        assert batch.status in ("validating", "in_progress")
+    for id in (own[OWN_FILE], own[OWN_NOTES]):
+        assert (await client.files.content(id)).content
+    [batch] = (await client.batches.list()).data
+    assert batch.status in ("validating", "in_progress")

@@ -56,10 +56,7 @@ def script(folder: Path, lines: str) -> str:
 
 @pytest.mark.parametrize(
     ("compiler", "reason"),
-    [
-        (None, ""),
-        (wrong, "attention: plain PyTorch, slower than native: attention of 4 heads (2 KV) of"),
-    ],
+    [(None, ""), (wrong, "attention: plain PyTorch, slower than native: attention of 4 heads (2 KV) of")],
 )
 def test_greedy_is_what_transformers_generates(
     compiler: Callable[[Path], str] | None,

@@ -14,13 +14,7 @@ import pytest
 import redis.asyncio
 from support.servers.servers import Server
 from support.wire.flood import flooded_worker, watch
-from support.workers.counting_worker import (
-    assert_nothing_left,
-    counted,
-    model_name,
-    serving,
-    until,
-)
+from support.workers.counting_worker import assert_nothing_left, counted, model_name, serving, until
 from support.workers.work import LANE, SHARD, answer, raw_submission
 
 from millstream import AsyncClient, JobFields, QueueFull, Result, Unavailable

@@ -59,10 +59,7 @@ async def test_nothing_is_refused(
 @pytest.mark.parametrize("role", ["producer", "operator", "observer"])
 async def test_each_role_sees_of_the_queue_what_it_may(secured: SecuredServer, role: str) -> None:
     """Whose jobs wait is no producer's business, nor how many were given up."""
-    async with (
-        hand_worker(secured.login("admin")) as worker,
-        AsyncClient(secured.login(role)) as client,
-    ):
+    async with hand_worker(secured.login("admin")) as worker, AsyncClient(secured.login(role)) as client:
         desk = await Desk(worker.redis, SHARD).open()
         await desk.fill_window()
         await desk.park("0-parked", tenant="acme")

@@ -8,13 +8,7 @@ import pytest
 import redis.asyncio
 from support.servers.servers import Server
 from support.versions.next_version import older_build
-from support.workers.counting_worker import (
-    assert_nothing_left,
-    model_name,
-    serving,
-    until,
-    write_tokenizer,
-)
+from support.workers.counting_worker import assert_nothing_left, model_name, serving, until, write_tokenizer
 from support.workers.work import record_of
 
 from millstream import AsyncClient

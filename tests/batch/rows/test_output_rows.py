@@ -119,11 +119,7 @@ def test_a_failed_job_names_the_field_of_the_line() -> None:
     row = failure_row(ROW, "0-abc", end)
     said = {"code": "context_length_exceeded", "message": "max_tokens: too many (got 9)"}
     assert row["error"] == said | {"param": "body.max_tokens", "line": 7}
-    assert row["response"] == {
-        "status_code": 400,
-        "request_id": "0-abc",
-        "body": api_error(end).body(),
-    }
+    assert row["response"] == {"status_code": 400, "request_id": "0-abc", "body": api_error(end).body()}
     inner = row["response"]["body"]["error"]
     assert inner == said | {"param": "max_tokens", "type": "invalid_request_error"}
 

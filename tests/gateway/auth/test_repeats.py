@@ -66,16 +66,15 @@ async def test_a_job_whose_post_cannot_be_entered_is_cancelled(door: Gateway, wo
     assert await worker.redis.hget(key, "state") == b"cancelled"
 
 
-async def test_a_client_that_goes_ends_its_job(door: Gateway, worker: HandWorker) -> None:
-    async with door.client() as client:
-        task = ask(client)
-        job = await worker.take()
-        await leave(task)
-        await until(lambda: is_cancelled(worker, job))
-        stream = await client.chat.completions.create(**CHAT, stream=True, service_tier="flex")
-        job = await worker.take()
-        await stream.close()
-        await until(lambda: is_cancelled(worker, job))
+async def test_a_client_that_goes_ends_its_job(worker: HandWorker, client: openai.AsyncOpenAI) -> None:
+    task = ask(client)
+    job = await worker.take()
+    await leave(task)
+    await until(lambda: is_cancelled(worker, job))
+    stream = await client.chat.completions.create(**CHAT, stream=True, service_tier="flex")
+    job = await worker.take()
+    await stream.close()
+    await until(lambda: is_cancelled(worker, job))
 
 
 async def test_a_retry_joins_the_job_of_a_client_that_has_gone(valkey: Server, worker: HandWorker) -> None:
@@ -96,14 +95,13 @@ async def attempts(worker: HandWorker, job: HandJob, count: int) -> bool:
     return record is not None and record.submits == count
 
 
-async def test_two_honest_requests_are_two(door: Gateway, worker: HandWorker) -> None:
-    async with door.client() as client:
-        tasks = [ask(client, service_tier="flex"), ask(client, service_tier="flex")]
-        jobs = [await worker.take() for _ in tasks]
-        assert jobs[0].id != jobs[1].id
-        for job, text in zip(jobs, "ab", strict=True):
-            await job.end(last=text)
-        assert sorted([await content(task) for task in tasks]) == ["a", "b"]
+async def test_two_honest_requests_are_two(worker: HandWorker, client: openai.AsyncOpenAI) -> None:
+    tasks = [ask(client, service_tier="flex"), ask(client, service_tier="flex")]
+    jobs = [await worker.take() for _ in tasks]
+    assert jobs[0].id != jobs[1].id
+    for job, text in zip(jobs, "ab", strict=True):
+        await job.end(last=text)
+    assert sorted([await content(task) for task in tasks]) == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -127,19 +125,20 @@ async def test_a_retry_joins_an_old_request_only_if_its_gateway_lives(
 
 
 @pytest.mark.slow
-async def test_a_retry_of_something_else_is_a_request_of_its_own(door: Gateway, worker: HandWorker) -> None:
+async def test_a_retry_of_something_else_is_a_request_of_its_own(
+    worker: HandWorker, client: openai.AsyncOpenAI
+) -> None:
     """The client of the equal one is still there: that is waited for, but not for long."""
-    async with door.client() as client:
-        first = ask(client, stream=True)
-        one = await worker.take()
-        second = ask(client, stream=True, extra_headers=AGAIN)
-        other = await worker.take()
-        assert one.id != other.id
-        for job in (one, other):
-            await job.end(last="x")
-        for task in (first, second):
-            async for _ in await task:
-                pass
+    first = ask(client, stream=True)
+    one = await worker.take()
+    second = ask(client, stream=True, extra_headers=AGAIN)
+    other = await worker.take()
+    assert one.id != other.id
+    for job in (one, other):
+        await job.end(last="x")
+    for task in (first, second):
+        async for _ in await task:
+            pass
 
 
 async def test_one_idempotency_key_is_one_job(door: Gateway, worker: HandWorker) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import openai
 import pytest
 from support.batches import chat, finished, made, rows_counted
 from support.gateway import Gateway
@@ -71,18 +72,17 @@ async def test_damaged_lists_keep_no_other_waiting(
 
 
 async def test_damaged_lines_of_a_batch_cost_no_time(
-    door: Gateway, access: GatewayRedis, worker: HandWorker
+    access: GatewayRedis, worker: HandWorker, client: openai.AsyncOpenAI
 ) -> None:
     """Neither the gateway's loop, nor its memory: lines are those of the input."""
-    async with door.client() as client:
-        batch = await made(client, [chat(number, "w1", 2) for number in range(2)])
-        await (await worker.take()).end(last="done")
-        await until(lambda: rows_counted(client, batch.id, 1))
-        await access.client.rpush(KEYS.batch_lines(batch.id), "1-400000000")
-        await access.client.rpush(KEYS.batch_parts(batch.id), "output x 1 2")
-        await access.client.hset(KEYS.batch(batch.id), "holder", "")  # its gateway is taken for dead
-        other = await made(client, [chat(1, "w2", 2)])
-        while (await worker.take()).request.messages[0].content != "w2":  # type: ignore[index]
-            pass
-        assert (await client.batches.retrieve(batch.id)).status == "in_progress"
-        assert (await client.batches.cancel(other.id)).status in ("cancelling", "cancelled")
+    batch = await made(client, [chat(number, "w1", 2) for number in range(2)])
+    await (await worker.take()).end(last="done")
+    await until(lambda: rows_counted(client, batch.id, 1))
+    await access.client.rpush(KEYS.batch_lines(batch.id), "1-400000000")
+    await access.client.rpush(KEYS.batch_parts(batch.id), "output x 1 2")
+    await access.client.hset(KEYS.batch(batch.id), "holder", "")  # its gateway is taken for dead
+    other = await made(client, [chat(1, "w2", 2)])
+    while (await worker.take()).request.messages[0].content != "w2":  # type: ignore[index]
+        pass
+    assert (await client.batches.retrieve(batch.id)).status == "in_progress"
+    assert (await client.batches.cancel(other.id)).status in ("cancelling", "cancelled")

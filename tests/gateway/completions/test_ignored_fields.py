@@ -42,28 +42,26 @@ async def test_a_header_names_what_had_no_effect(door: Gateway, worker: HandWork
     assert more == {"user": 1, "messages.weight": 1, "service_tier": 1, "other": 2}
 
 
-async def test_streams_and_failures_have_the_header(door: Gateway, worker: HandWorker) -> None:
+async def test_streams_and_failures_have_the_header(worker: HandWorker, http: httpx2.AsyncClient) -> None:
     options = {"include_usage": False, "include_obfuscation": True}
     body = CHAT | {"user": "u", "stream": True, "stream_options": options}
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        asking = asyncio.ensure_future(http.post("/chat/completions", json=body))
-        await (await worker.take()).end(last="x")
-        answer = await asking
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        assert answer.headers[HEADER] == "user, stream_options.include_obfuscation"
-        asking = asyncio.ensure_future(http.post("/chat/completions", json=CHAT | {"user": "u"}))
-        error = ErrorInfo(code="bad_request", message="too long", field="messages")
-        await (await worker.take()).end(State.FAILED, error=error)
-        assert ((await asking).status_code, (await asking).headers[HEADER]) == (400, "user")
-        nowhere = await http.post("/chat/completions", json=CHAT | {"user": "u", "model": "no/model"})
-        assert (nowhere.status_code, nowhere.headers[HEADER]) == (404, "user")
+    asking = asyncio.ensure_future(http.post("/chat/completions", json=body))
+    await (await worker.take()).end(last="x")
+    answer = await asking
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers[HEADER] == "user, stream_options.include_obfuscation"
+    asking = asyncio.ensure_future(http.post("/chat/completions", json=CHAT | {"user": "u"}))
+    error = ErrorInfo(code="bad_request", message="too long", field="messages")
+    await (await worker.take()).end(State.FAILED, error=error)
+    assert ((await asking).status_code, (await asking).headers[HEADER]) == (400, "user")
+    nowhere = await http.post("/chat/completions", json=CHAT | {"user": "u", "model": "no/model"})
+    assert (nowhere.status_code, nowhere.headers[HEADER]) == (404, "user")
 
 
-async def test_an_answer_to_known_fields_has_no_header(door: Gateway, worker: HandWorker) -> None:
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        asking = asyncio.ensure_future(http.post("/chat/completions", json=CHAT | {"user": None, "seed": 1}))
-        await (await worker.take()).end(last="x")
-        assert HEADER not in (await asking).headers
+async def test_an_answer_to_known_fields_has_no_header(worker: HandWorker, http: httpx2.AsyncClient) -> None:
+    asking = asyncio.ensure_future(http.post("/chat/completions", json=CHAT | {"user": None, "seed": 1}))
+    await (await worker.take()).end(last="x")
+    assert HEADER not in (await asking).headers
 
 
 @pytest.mark.parametrize(

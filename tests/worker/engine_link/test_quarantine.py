@@ -14,13 +14,7 @@ import redis
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 from support.servers.servers import BOTH
-from support.workers.counting_worker import (
-    assert_nothing_left,
-    counted,
-    streamed_text,
-    until,
-    until_running,
-)
+from support.workers.counting_worker import assert_nothing_left, counted, streamed_text, until, until_running
 from support.workers.held_reading import HeldReading
 from support.workers.work import (
     LANE,

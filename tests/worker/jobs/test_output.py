@@ -233,9 +233,7 @@ def test_a_cut_answer_with_a_call_that_does_not_fit_has_none(
     assert "tool_calls" not in told
 
 
-def test_a_thought_once_logged_as_text_stays_text(
-    thinker: tuple[TextModel, Tokenizer],
-) -> None:
+def test_a_thought_once_logged_as_text_stays_text(thinker: tuple[TextModel, Tokenizer]) -> None:
     text, tokenizer = thinker
     ids = tuple(tokenizer.encode("Hm 🙂</think>\n\nYes").ids)
     cases = [(0, "", "", False), (2, "Hm", "", True), (len(ids), "Hm 🙂</think>\n\nYes", "", True),
