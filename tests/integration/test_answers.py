@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import httpx2
 import pytest
 from pydantic import BaseModel, Field
-from support.gateway import gateway
 from support.http import fetch
 from support.models import tokenizers
 from support.models.spelling import CALLING_TEMPLATE, spelling_checkpoint, with_words
@@ -223,26 +221,6 @@ def test_what_is_strict_is_kept_or_refused(
         client.wait(job.id, timeout_s=60)
     error = failed.value.result.error
     assert (error.code, error.field) == ("bad_request", "tools")
-
-
-def test_a_gateway_says_which_calls_fit(served: Server) -> None:
-    ask: dict[str, Any] = {
-        "model": "default", "messages": ASK, "temperature": 1.5, "max_tokens": 300,
-        "parallel_tool_calls": False, "chat_template_kwargs": {"enable_thinking": False},
-        "tool_choice": "required",
-    }  # fmt: skip
-    with gateway(served.url) as door, httpx2.Client(base_url=door.url, timeout=60) as http:
-
-        def answered(tool: dict[str, Any]) -> httpx2.Response:
-            return http.post("/v1/chat/completions", json=ask | {"tools": [tool]})
-
-        odd, even = answered(function("f", MISFIT)), answered(function("f", FIT))
-        refused = answered(function("f", MISFIT, strict=True))
-    told = [one.json()["choices"][0] for one in (odd, even)]
-    assert [one.headers.get("x-millstream-schema") for one in (odd, even)] == ["partial", None]
-    assert [(one["complete"], "schema_error" in one) for one in told] == [(False, True), (True, False)]
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tools")
-    assert "at /properties/digits" in refused.json()["error"]["message"]
 
 
 @pytest.mark.slow

@@ -237,18 +237,6 @@ async def test_many_jobs_as_they_complete(client: AsyncClient, worker: HandWorke
     assert all(isinstance(seen[job_id], JobCancelled) for job_id in ids[100:])
 
 
-@pytest.mark.slow
-async def test_thousands_of_jobs_as_they_complete(client: AsyncClient, worker: HandWorker) -> None:
-    count = 5000
-    outcomes = await client.submit_many({"prompt": "x", "id": str(n)} for n in range(count))
-    ids = [outcome.id for outcome in outcomes if isinstance(outcome, Submitted)]
-    await asyncio.gather(*(client.cancel(job_id) for job_id in ids[:50]))
-    seen = await client.wait_many(ids, timeout_s=0.5)
-    assert len(seen) == count
-    assert sum(isinstance(outcome, JobCancelled) for outcome in seen.values()) == 50
-    assert sum(isinstance(outcome, NotReady) for outcome in seen.values()) == count - 50
-
-
 async def test_a_result_larger_than_a_request_may_be(client: AsyncClient, worker: HandWorker) -> None:
     submitted = await client.submit("Hello")
     job = await worker.take()
