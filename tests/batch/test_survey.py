@@ -28,13 +28,9 @@ from millstream.wire.state.queue_info import ModelIdentity
 
 EARLIER = Path(__file__).with_name("earlier_run")  # the files of a run that recorded neither IN nor queue
 LINES: tuple[Any, ...] = (
-    completion("a", "one", max_tokens=3),
-    completion("b", "two"),
-    completion("failed"),
-    completion("hot", temperature="hot"),
-    "{bad",
-    completion("a", "again"),
-)
+    completion("a", "one", max_tokens=3), completion("b", "two"), completion("failed"),
+    completion("hot", temperature="hot"), "{bad", completion("a", "again"),
+)  # fmt: skip
 
 
 def begin(

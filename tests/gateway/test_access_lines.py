@@ -1,6 +1,5 @@
 """Each request is a line of the log, which says who asked, how it ended and what it made; nothing of what was
-asked, nor of what proves who asks, stands in it.
-"""
+asked, nor of what proves who asks, stands in it."""
 
 from __future__ import annotations
 
@@ -14,8 +13,7 @@ import httpx2
 import openai
 import pytest
 from support.batches import chat, upload
-from support.commands import invoke
-from support.gateway import Gateway, gateway_within
+from support.gateway import Gateway, add_key, gateway_within
 from support.servers.servers import Server
 from support.workers.counting_worker import until
 from support.workers.hand_worker import HandWorker
@@ -46,7 +44,7 @@ async def newest(door: Gateway, request_id: str | None) -> dict[str, Any]:
 
 @pytest.fixture
 def key(valkey: Server) -> str:
-    return invoke("keys", "add", "acme", "--redis-url", valkey.url).stdout.strip()
+    return add_key(valkey, "acme")
 
 
 async def test_an_answer_is_a_line_with_tenant_and_job(door: Gateway, worker: HandWorker, key: str) -> None:

@@ -1,6 +1,5 @@
 """Each route of the application, with each of its parameters wrong, without a key, and with the id of another
-tenant's object. A new route, and a new field of a request, need a line here.
-"""
+tenant's object. A new route, and a new field of a request, need a line here."""
 
 from __future__ import annotations
 
@@ -17,10 +16,9 @@ import openai
 import pytest
 from prometheus_client import CollectorRegistry
 from support.batches import CHAT, chat, upload
-from support.commands import invoke
 from support.forms import ANCHOR, FILE, PURPOSE, Part, form
 from support.forms import field as part
-from support.gateway import HELLO, Gateway
+from support.gateway import HELLO, Gateway, add_key
 from support.pages import ROOT
 from support.servers.servers import Server
 from support.workers.hand_worker import HandWorker
@@ -292,10 +290,8 @@ async def test_no_route_without_a_key_or_with_ids_of_others(
     door: Gateway, worker: HandWorker, own: dict[str, str], valkey: Server, client: openai.AsyncOpenAI
 ) -> None:
     """The objects of `own` are the empty tenant's, and the key of queue default may not see the other one."""
-    done = await asyncio.to_thread(
-        invoke, "keys", "add", "bolt", "--queue", "default", "--redis-url", valkey.url
-    )
-    bolt = {"authorization": f"Bearer {done.stdout.strip()}"}
+    key = await asyncio.to_thread(add_key, valkey, "bolt", "--queue", "default")
+    bolt = {"authorization": f"Bearer {key}"}
     async with httpx2.AsyncClient(base_url=door.url) as http:
         for route, line in TABLE.items():
             method, _, path = route.partition(" ")

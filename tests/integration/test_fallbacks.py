@@ -1,6 +1,5 @@
 """A real (tiny, random) model in float32 behind the real queue: its answers are what transformers would
-generate, also where the compiler makes wrong code; then the worker says why it is slower.
-"""
+generate, also where the compiler makes wrong code; then the worker says why it is slower."""
 
 from __future__ import annotations
 

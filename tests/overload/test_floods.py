@@ -1,8 +1,7 @@
 """Floods against a real worker: what waits stays in the server, and memory stays within its bounds.
 
 The bounds are several times what is used, and far below what the same flood takes where nothing holds it
-back.
-"""
+back."""
 
 from __future__ import annotations
 

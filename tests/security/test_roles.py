@@ -1,7 +1,6 @@
 """Each role of `ops/deploy/users.acl` can do everything that it is for: nothing is refused while jobs live
 every life that a job can have. The server's own log of refusals is asked: a script passes over some in
-silence.
-"""
+silence."""
 
 from __future__ import annotations
 

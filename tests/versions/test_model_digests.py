@@ -1,6 +1,5 @@
 """Workers of this build beside earlier ones, which report no digest of their model: none is compared with
-them, and what either has begun the other goes on with.
-"""
+them, and what either has begun the other goes on with."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 from support.servers.servers import Server
 from support.versions.next_version import Build
-from support.workers.counting_worker import counted, model_name, serving, until, worker_process
+from support.workers.counting_worker import counted, model_name, serving, until_read, worker_process
 from support.workers.work import SHARD, record_of
 
 from millstream import AsyncClient
@@ -31,22 +30,15 @@ async def test_the_first_worker_with_a_digest_sets_the_queue_model(
     model = model_name(tokenizer, gate=gate)
     job = await client.submit("w1", max_tokens=8, stream=True)
 
-    async def begun() -> bool:
-        return (await record_of(redis_client, job.id)).last_seq > 0
-
     async def model_of_queue() -> str:
         info = await read_queue(redis_client, "default")
         return info.model_digest if info else ""
 
     with earlier.worker(server, model) as old:
-        await until(begun)
+        await until_read(lambda: record_of(redis_client, job.id), lambda record: record.last_seq > 0)
         assert await model_of_queue() == ""
         async with serving(server, model):  # beside it
-
-            async def recorded() -> bool:
-                return await model_of_queue() != ""
-
-            await until(recorded)
+            await until_read(model_of_queue, lambda digest: digest != "")
             assert len(models_of(await read_workers(redis_client, SHARD))) == 1
             old.kill()
             old.wait(timeout=15)
@@ -62,11 +54,7 @@ async def test_the_first_worker_with_a_digest_sets_the_queue_model(
     (gate / "3").touch()
     back = await client.submit("w10", max_tokens=8)
     async with serving(server, model, grace_s=0.1):  # begins it, and releases it
-
-        async def begun_again() -> bool:
-            return (await record_of(redis_client, back.id)).last_seq > 0
-
-        await until(begun_again)
+        await until_read(lambda: record_of(redis_client, back.id), lambda record: record.last_seq > 0)
     (gate / "3").unlink()
     with earlier.worker(server, model):
         result = await client.wait(back.id, timeout_s=30)

@@ -1,6 +1,5 @@
 """Workers and clients of this build and of a later one on the same queue, while one replaces the other: real
-processes, real signals. Every answer is counted, so that a lost, repeated or foreign token shows.
-"""
+processes, real signals. Every answer is counted, so that a lost, repeated or foreign token shows."""
 
 from __future__ import annotations
 

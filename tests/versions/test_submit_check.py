@@ -1,6 +1,5 @@
 """A submit that nobody would ever take is refused; one that may have to wait for an upgrade is not. The
-workers here are heartbeats only.
-"""
+workers here are heartbeats only."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 from support.servers.servers import Server
-from support.workers.counting_worker import until
+from support.workers.counting_worker import until, until_read
 
 from millstream import (
     AsyncClient,
@@ -202,10 +201,7 @@ async def test_a_count_that_is_given_up_leaves_no_job(crew: Crew, client: AsyncC
         await client.count("w1", timeout_s=0.2)
     waiting = asyncio.create_task(client.count("w1"))
 
-    async def is_there() -> bool:
-        return bool(await crew.redis.keys("*:job:*"))
-
-    await until(is_there)
+    await until_read(lambda: crew.redis.keys("*:job:*"), lambda keys: keys)
     await asyncio.sleep(0.1)  # it waits for the job's end
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

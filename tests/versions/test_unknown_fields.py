@@ -1,6 +1,5 @@
 """What a later version adds, this one passes over: in every message, hash, heartbeat and in the metadata.
-What it must not pass over it refuses, with a word on what to do.
-"""
+What it must not pass over it refuses, with a word on what to do."""
 
 from __future__ import annotations
 

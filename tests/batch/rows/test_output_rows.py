@@ -31,13 +31,9 @@ LOGPROBS = (
 RESULT = Result(
     choices=(Choice(index=0, text="é!", token_ids=(5, 6), finish_reason="stop", logprobs=LOGPROBS),),
     usage=Usage(prompt_tokens=10, cached_tokens=8, output_tokens=2),
-    timing=Timing(submitted_ms=1_000, finished_ms=1_700_000_000_123),
-    model="small",
-    weights="int8",
-    kv_format="int8",
-    sampling={"temperature": 0.6},
-    metadata={"page": "3"},
-)
+    timing=Timing(submitted_ms=1_000, finished_ms=1_700_000_000_123), model="small", weights="int8",
+    kv_format="int8", sampling={"temperature": 0.6}, metadata={"page": "3"},
+)  # fmt: skip
 
 
 def test_the_sampled_token_is_among_the_likeliest() -> None:

@@ -12,21 +12,9 @@ from millstream.batch.run.tally import Percentiles, Summary
 from millstream.cli.display.batch_summary import print_summary
 
 DONE = Summary(
-    completed=3,
-    failed=0,
-    skipped=0,
-    skipped_failed=0,
-    prompt_tokens=30,
-    cached_tokens=0,
-    output_tokens=48,
-    seconds=2.0,
-    ttft_ms=None,
-    tpot_ms=None,
-    agreed=0,
-    expected=0,
-    unknown_fields=(),
-    causes=(),
-)
+    completed=3, failed=0, skipped=0, skipped_failed=0, prompt_tokens=30, cached_tokens=0, output_tokens=48,
+    seconds=2.0, ttft_ms=None, tpot_ms=None, agreed=0, expected=0, unknown_fields=(), causes=(),
+)  # fmt: skip
 
 
 def printed(summary: Summary, folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """A repeated request gets the job of the first one, and two honest ones get two. Nothing is computed for
-clients that have gone.
-"""
+clients that have gone."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ import httpx2
 import openai
 import pytest
 from redis import Redis
-from support.commands import invoke
-from support.gateway import HELLO, Gateway, gateway
+from support.gateway import HELLO, Gateway, add_key, gateway
 from support.servers.servers import Server
 from support.wire.desk import Desk
 from support.workers.counting_worker import until
@@ -169,7 +167,9 @@ async def test_a_key_joins_no_job_of_a_queue_that_it_may_not_use(
     door: Gateway, worker: HandWorker, valkey: Server
 ) -> None:
     """The body names no model: so each of the tenant's keys means its own queue."""
-    one, two = [await asyncio.to_thread(add_key, valkey, queue) for queue in ("default", "other")]
+    one, two = [
+        await asyncio.to_thread(add_key, valkey, "acme", "--queue", queue) for queue in ("default", "other")
+    ]
     register(valkey.port, QueueKeys("other").shard(0))
     body: dict[str, Any] = {"messages": HELLO, "service_tier": "flex"}
     async with httpx2.AsyncClient(base_url=door.url) as http, hand_worker(valkey.url, "other") as others:
@@ -191,10 +191,6 @@ async def test_a_key_joins_no_job_of_a_queue_that_it_may_not_use(
         other = await others.take()
         await other.end(last="y")
         assert (await repeated).json()["choices"][0]["message"]["content"] == "y"
-
-
-def add_key(server: Server, queue: str) -> str:
-    return invoke("keys", "add", "acme", "--queue", queue, "--redis-url", server.url).stdout.strip()
 
 
 @pytest.mark.slow

@@ -26,15 +26,11 @@ RECORD: dict[str, Any] = {
 @pytest.mark.parametrize(
     "damage",
     [
-        {"status": b"\xff"},
-        {"status": "lost"},
-        {"expires_s": "x"},
-        {"holder": "h", "until_ms": "x"},
-        {"total": b"\xff"},
-        {},
+        {"status": b"\xff"}, {"status": "lost"}, {"expires_s": "x"}, {"holder": "h", "until_ms": "x"},
+        {"total": b"\xff"}, {},
     ],
     ids=["no_text", "no_status", "no_time", "no_lease", "no_total", "another_type"],
-)
+)  # fmt: skip
 async def test_a_damaged_record_keeps_no_other_waiting(
     door: Gateway, access: GatewayRedis, worker: HandWorker, damage: dict[str, Any]
 ) -> None:

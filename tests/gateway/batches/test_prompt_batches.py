@@ -5,7 +5,7 @@ from __future__ import annotations
 import openai
 from support.batches import Line, files_of, finished, made
 from support.workers.answering_worker import completion
-from support.workers.counting_worker import until
+from support.workers.counting_worker import until_read
 from support.workers.hand_worker import HandJob, HandWorker
 
 from millstream import ErrorInfo, State
@@ -34,11 +34,7 @@ async def test_a_line_of_prompts_is_one_row(worker: HandWorker, client: openai.A
     assert choices(rows["a"]) == [(0, "1-0"), (1, "1-1"), (2, "1-2")]
     assert choices(rows["b"]) == [(0, "2")]
     assert done.to_dict()["usage"]["total_tokens"] == 4 + len("1-01-11-22")
-    await until(lambda: all_are_forgotten(worker))
-
-
-async def all_are_forgotten(worker: HandWorker) -> bool:
-    return not await worker.redis.keys(worker.keys.job("*"))
+    await until_read(lambda: states(worker), lambda left: not left)
 
 
 async def states(worker: HandWorker) -> list[bytes]:
@@ -59,10 +55,6 @@ async def test_a_failed_prompt_is_the_error_of_its_line(
     assert row["response"]["status_code"] == 400
 
 
-async def any_is_cancelled(worker: HandWorker) -> bool:
-    return b"cancelled" in await states(worker)
-
-
 async def test_a_failed_prompt_has_its_place_at_the_close(
     worker: HandWorker, client: openai.AsyncOpenAI
 ) -> None:
@@ -70,7 +62,7 @@ async def test_a_failed_prompt_has_its_place_at_the_close(
     batch = await made(client, LINES[:1], endpoint=COMPLETIONS)
     jobs = await taken(worker, 2)
     await client.batches.cancel(batch.id)
-    await until(lambda: any_is_cancelled(worker))  # that which waits
+    await until_read(lambda: states(worker), lambda found: b"cancelled" in found)  # that which waits
     await jobs["1-1"].end(State.FAILED, error=too_long)
     await jobs["1-0"].end(State.CANCELLED)
     [row] = (await files_of(client, await finished(client, batch.id)))[1]

@@ -8,7 +8,7 @@ from support.batches import answered, files_of, finished, made
 from support.equal_batch_lines import cached, lines_of, taken
 from support.gateway import Gateway
 from support.servers.servers import Server
-from support.workers.counting_worker import until
+from support.workers.counting_worker import until_read
 from support.workers.hand_worker import HandWorker, hand_worker
 
 from millstream.gateway.redis.tenant_keys import TenantKeys
@@ -58,7 +58,7 @@ async def test_lines_that_wait_for_an_equal_one_are_closed(
     worker: HandWorker, closing: str, client: openai.AsyncOpenAI
 ) -> None:
     batch = await made(client, lines_of("aab"))
-    await until(lambda: has_jobs(worker, 2))
+    await until_read(lambda: worker.redis.keys(worker.keys.job("*")), lambda keys: len(keys) == 2)
     if closing == "cancelled":
         await client.batches.cancel(batch.id)
     else:
@@ -69,7 +69,3 @@ async def test_lines_that_wait_for_an_equal_one_are_closed(
     output, errors = await files_of(client, done)
     codes = {row["custom_id"]: row["error"]["code"] for row in errors}
     assert (output, codes) == ([], dict.fromkeys(("r1", "r2", "r3"), f"batch_{closing}"))
-
-
-async def has_jobs(worker: HandWorker, count: int) -> bool:
-    return len(await worker.redis.keys(worker.keys.job("*"))) == count

@@ -23,8 +23,7 @@ async def written_before(
     client: openai.AsyncOpenAI, worker: HandWorker, lines: list[Line]
 ) -> tuple[str, list[HandJob]]:
     """A batch of the lines "a", "x", "y", "a", of which two are under way at once: the first is in the store,
-    and the last is not read yet.
-    """
+    and the last is not read yet."""
     batch = await made(client, lines)
     a, x = await taken(worker, "ax")
     await a.end(last="done")

@@ -13,7 +13,7 @@ import openai
 import pytest
 from support.gateway import HELLO, Gateway, api_error
 from support.servers.servers import Server
-from support.workers.counting_worker import counted, model_name, serving, until, write_tokenizer
+from support.workers.counting_worker import counted, model_name, serving, until, until_read, write_tokenizer
 from support.workers.hand_worker import UNFIT_CALL, HandWorker, hand_worker
 
 from millstream import ErrorInfo, State
@@ -158,12 +158,16 @@ async def test_answers_are_compressed_and_forgotten(worker: HandWorker, http: ht
     assert answer.headers["content-encoding"] == "gzip"
     assert answer.json()["choices"][0]["message"]["content"] == "long " * 1000
     keys = worker.keys
-    await until(lambda: gone(worker, keys.job(job.id), keys.tokens(job.id)))
+    await until_read(
+        lambda: worker.redis.exists(keys.job(job.id), keys.tokens(job.id)), lambda count: not count
+    )
     waiting = await asked(http.post("/v1/chat/completions", json=CHAT | {"stream": True}))
     job = await worker.take()
     await job.end(last="x")
     assert (await waiting).text.endswith("data: [DONE]\n\n")
-    await until(lambda: gone(worker, keys.job(job.id), keys.tokens(job.id)))
+    await until_read(
+        lambda: worker.redis.exists(keys.job(job.id), keys.tokens(job.id)), lambda count: not count
+    )
 
 
 async def test_calls_that_do_not_fit_say_so(worker: HandWorker, http: httpx2.AsyncClient) -> None:
@@ -171,9 +175,8 @@ async def test_calls_that_do_not_fit_say_so(worker: HandWorker, http: httpx2.Asy
     why = UNFIT_CALL["schema_error"]
     heads = []
     for ended in (UNFIT_CALL, UNFIT_CALL | {"complete": True, "schema_error": ""}):
-        waiting = await asked(http.post("/v1/chat/completions", json=CHAT))
-        await (await worker.take()).end(last="x", calls_with=ended)
-        answer = await waiting
+        asking = http.post("/v1/chat/completions", json=CHAT)
+        answer = await worker.answered(asking, last="x", calls_with=ended)
         heads.append(answer.headers.get("x-millstream-schema"))
         [choice] = answer.json()["choices"]
         assert (choice["complete"], choice.get("schema_error", "")) == (
@@ -183,16 +186,12 @@ async def test_calls_that_do_not_fit_say_so(worker: HandWorker, http: httpx2.Asy
         [call] = choice["message"]["tool_calls"]
         assert (choice["finish_reason"], call["function"]["arguments"]) == ("tool_calls", '{"a": "x"}')
     assert heads == ["partial", None]
-    waiting = await asked(http.post("/v1/chat/completions", json=CHAT | {"stream": True}))
-    await (await worker.take()).end(last="x", calls_with=UNFIT_CALL)
-    chunks = [json.loads(line[6:]) for line in (await waiting).text.split("\n\n") if line[6:7] == "{"]
+    asking = http.post("/v1/chat/completions", json=CHAT | {"stream": True})
+    events = (await worker.answered(asking, last="x", calls_with=UNFIT_CALL)).text.split("\n\n")
+    chunks = [json.loads(line[6:]) for line in events if line[6:7] == "{"]
     ends = [chunk["choices"][0] for chunk in chunks if chunk["choices"][0]["finish_reason"]]
     assert [(one["complete"], one["schema_error"]) for one in ends] == [(False, why)]
     assert not any("schema_error" in one["choices"][0] for one in chunks[:-1])
-
-
-async def gone(worker: HandWorker, *keys: str) -> bool:
-    return not await worker.redis.exists(*keys)
 
 
 async def test_a_wait_that_is_too_long_ends_with_its_job(door: Gateway, worker: HandWorker) -> None:
@@ -236,16 +235,10 @@ async def test_a_version_that_no_worker_takes_any_more_is_refused(
             return error.code
         return None
 
-    async def is_taken() -> bool:
-        return await code() is None
-
-    await until(is_taken)
+    await until_read(code, lambda code: code is None)
     await worker.redis.delete(worker.keys.worker("new"))
 
-    async def is_refused() -> bool:
-        return await code() == "queue_mismatch"
-
-    await until(is_refused, 4)
+    await until_read(code, lambda code: code == "queue_mismatch", 4)
 
 
 async def test_a_stream_ends_where_the_queues_model_is_replaced(
@@ -290,9 +283,8 @@ async def test_models_by_queue_and_by_checkpoint(
     await worker.redis.hset(worker.keys.worker("w"), "model", name)
     for model in ("default", name):
         await until(lambda model=model: found(client, model))
-        waiting = await asked(client.chat.completions.create(**CHAT | {"model": model}))
-        await (await worker.take()).end(last="x")
-        assert (await waiting).model == model
+        asking = client.chat.completions.create(**CHAT | {"model": model})
+        assert (await worker.answered(asking, last="x")).model == model
     await worker.redis.hset(worker.keys.worker("w"), "context_length", 2048)
     await worker.redis.set(QueueKeys("other").meta, "is no hash")  # and spoils nothing but its own queue
 

@@ -30,27 +30,19 @@ def error_of(answer: httpx2.Response) -> dict[str, Any]:
 
 
 ROUTES = [
-    ("GET", "/v1/nothing", 404, "unknown_url"),
-    ("GET", "/", 404, "unknown_url"),
-    ("GET", "/v1/", 404, "unknown_url"),
-    ("GET", "/v1/models//", 404, "model_not_found"),
+    ("GET", "/v1/nothing", 404, "unknown_url"), ("GET", "/", 404, "unknown_url"),
+    ("GET", "/v1/", 404, "unknown_url"), ("GET", "/v1/models//", 404, "model_not_found"),
     ("GET", f"{CHAT}/", 405, "method_not_allowed"),
-    ("GET", "/v1/models/no%2Fmodel", 404, "model_not_found"),
-    ("GET", CHAT, 405, "method_not_allowed"),
-    ("DELETE", "/completions", 405, "method_not_allowed"),
-    ("POST", "/metrics", 405, "method_not_allowed"),
-    ("POST", "/health", 405, "method_not_allowed"),
-    ("PUT", "/v1/files", 405, "method_not_allowed"),
-    ("POST", "/v1/files/file-1", 405, "method_not_allowed"),
-    ("GET", "/v1/files/file-1", 404, "not_found"),
-    ("DELETE", "/files/..%2F..", 404, "unknown_url"),
-    ("GET", "/v1/batches/batch_1", 404, "not_found"),
-    ("DELETE", "/v1/batches", 405, "method_not_allowed"),
-    ("POST", "/v1/responses", 501, "not_implemented"),
+    ("GET", "/v1/models/no%2Fmodel", 404, "model_not_found"), ("GET", CHAT, 405, "method_not_allowed"),
+    ("DELETE", "/completions", 405, "method_not_allowed"), ("POST", "/metrics", 405, "method_not_allowed"),
+    ("POST", "/health", 405, "method_not_allowed"), ("PUT", "/v1/files", 405, "method_not_allowed"),
+    ("POST", "/v1/files/file-1", 405, "method_not_allowed"), ("GET", "/v1/files/file-1", 404, "not_found"),
+    ("DELETE", "/files/..%2F..", 404, "unknown_url"), ("GET", "/v1/batches/batch_1", 404, "not_found"),
+    ("DELETE", "/v1/batches", 405, "method_not_allowed"), ("POST", "/v1/responses", 501, "not_implemented"),
     ("POST", "/embeddings", 501, "not_implemented"),
     ("GET", "/v1/webhook_endpoints", 501, "not_implemented"),
     ("POST", "/v1/decisions", 501, "not_implemented"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("method", "path", "status", "code"), ROUTES)

@@ -1,6 +1,5 @@
 """One attempt at a job while it runs: start, append, renew. What they answer in any order of calls is proven
-by `test_protocol_model`; here is what its model does not hold.
-"""
+by `test_protocol_model`; here is what its model does not hold."""
 
 from __future__ import annotations
 

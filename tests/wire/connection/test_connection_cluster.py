@@ -1,6 +1,5 @@
 """Commands to a Cluster: each at the node that has its keys, in order, through every way in which a slot can
-be on the move; and what cannot be done is said.
-"""
+be on the move; and what cannot be done is said."""
 
 from __future__ import annotations
 

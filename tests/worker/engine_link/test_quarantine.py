@@ -1,6 +1,5 @@
 """Jobs that were there when engines or workers died: each runs alone, is read alone, and only what kills
-alone is a dead letter.
-"""
+alone is a dead letter."""
 
 from __future__ import annotations
 
@@ -14,7 +13,14 @@ import redis
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 from support.servers.servers import BOTH
-from support.workers.counting_worker import assert_nothing_left, counted, streamed_text, until, until_running
+from support.workers.counting_worker import (
+    assert_nothing_left,
+    counted,
+    streamed_text,
+    until,
+    until_read,
+    until_running,
+)
 from support.workers.held_reading import HeldReading
 from support.workers.work import (
     LANE,
@@ -151,10 +157,7 @@ async def test_a_suspect_that_waits_for_its_turn_can_be_cancelled(
         await anext(client.stream(other.id))
         waiting = await half_done(redis_client, died=2)
 
-        async def taken() -> bool:
-            return (await client.status(waiting)).attempt == 2
-
-        await until(taken)
+        await until_read(lambda: client.status(waiting), lambda job: job.attempt == 2)
         await client.cancel(waiting)
         with pytest.raises(JobCancelled) as cancelled:
             await client.wait(waiting, timeout_s=30)

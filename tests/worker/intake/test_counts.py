@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 from support.servers.servers import BOTH, Server
 from support.wire.desk import Desk
-from support.workers.counting_worker import assert_nothing_left, counted, until, write_tokenizer
+from support.workers.counting_worker import assert_nothing_left, counted, until_read, write_tokenizer
 from support.workers.work import SHARD, Work, outcome
 
 from millstream import AsyncClient, Client, Conflict, EndEvent, InvalidRequest, JobFailed, PromptTokens
@@ -21,11 +21,7 @@ COUNT: dict[str, Any] = {"kind": RequestKind.COUNT}
 
 async def alive(client: AsyncClient) -> None:
     """Wait for the worker's heartbeat: without one nobody counts."""
-
-    async def beats() -> bool:
-        return bool((await client.queue_info()).workers)
-
-    await until(beats)
+    await until_read(client.queue_info, lambda queue: queue.workers)
 
 
 # What the client sends, and only a worker can refuse.

@@ -1,6 +1,5 @@
 """Whatever reading a message raises ends its own job: the worker goes on, nobody is charged, and what the
-exception says reaches nobody.
-"""
+exception says reaches nobody."""
 
 from __future__ import annotations
 

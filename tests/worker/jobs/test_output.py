@@ -1,6 +1,5 @@
 """One choice: whatever the order of steps and flushes, all deltas together are the text and ids of the
-result.
-"""
+result."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 from support.commands import invoke
 from support.servers.servers import BOTH
-from support.workers.counting_worker import counted, until
+from support.workers.counting_worker import counted, until, until_read
 from support.workers.work import SHARD, Work
 
 from millstream import AsyncClient, WorkerStatus
@@ -62,11 +62,7 @@ async def test_a_loading_worker_that_is_killed_disappears(
 ) -> None:
     await client.submit("w1", max_tokens=3)
     with work.process(load_s=60.0, renew_s=0.5, lease_s=2.0) as process:
-
-        async def seen() -> bool:
-            return len(await loading(client)) == 1
-
-        await until(seen)
+        await until_read(lambda: loading(client), lambda workers: len(workers) == 1)
         os.killpg(process.pid, signal.SIGKILL)
         seen_s = []
 
