@@ -305,23 +305,3 @@ def test_limits_of_tokens_hold_to_the_end(client: Client) -> None:
 
 def _bytes_of(one: TokenLogprob) -> bytes:
     return one.token.encode() if one.bytes is None else bytes(one.bytes)
-
-
-@pytest.mark.slow
-def test_a_model_without_tools_calls_them_where_it_must(valkey: Server, tmp_path: Path) -> None:
-    """Its template shows none: they are described in the system message. By itself it would call nothing."""
-    asked: dict[str, Any] = {"tools": TOOLS, "temperature": 1.5, "max_tokens": 300}
-    model = str(spelling_checkpoint(tmp_path, max_position_embeddings=2048))
-    with Client(valkey.url) as client, worker_process(valkey, model, **REAL):
-        first = client.wait(client.submit(messages=ASK, **asked, tool_choice=NAMED).id, timeout_s=60)
-        [call] = first.choices[0].tool_calls
-        answer = {"role": "assistant", "content": None, "tool_calls": [call]}
-        outcome = {"role": "tool", "tool_call_id": call.id, "content": "done"}
-        more = client.submit(messages=[*ASK, answer, outcome], **asked, tool_choice="none")
-        assert client.wait(more.id, timeout_s=60).usage.prompt_tokens > first.usage.prompt_tokens
-        with pytest.raises(
-            JobFailed, match=r"tool_choice: .*does not write calls.*choose \"required\""
-        ) as failed:
-            client.wait(client.submit(messages=ASK, **asked).id, timeout_s=60)
-        error = failed.value.result.error
-        assert (error.code, error.field) == ("bad_request", "tool_choice")

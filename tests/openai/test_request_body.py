@@ -13,7 +13,6 @@ from millstream.openai.fields.value_forms import TOP_TOKEN_ONLY
 from millstream.openai.request_body import read_body
 from millstream.openai.unsupported_field import UnsupportedField
 from millstream.wire.keys import Lane
-from millstream.wire.messages.job_messages import ChatMessage
 from millstream.wire.messages.response_format import ResponseFormat
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -76,14 +75,6 @@ def test_fields_of_chat(body: dict[str, Any], expected: dict[str, Any]) -> None:
 def test_inputs() -> None:
     assert completion(prompt=[1, 2, 3]).request.token_ids == (1, 2, 3)
     assert completion(prompt="héllo").request.prompt == "héllo"
-    messages = [
-        {"role": "developer", "content": "be brief"},
-        {"role": "user", "content": [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]},
-    ]
-    assert chat(messages=messages).request.messages == (
-        ChatMessage(role="system", content="be brief"),
-        ChatMessage(role="user", content="one two"),
-    )
 
 
 def test_a_begun_answer_is_gone_on_with() -> None:

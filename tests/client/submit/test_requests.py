@@ -119,12 +119,6 @@ def nested(depth: int) -> dict[str, Any]:
     return made
 
 
-def test_text_parts_are_one_text() -> None:
-    parts = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
-    [joined] = [request(messages=[chat_parts(*parts)]).messages]
-    assert joined == (ChatMessage(role="user", content="one two"),)
-
-
 def test_values_are_taken_as_other_clients_write_them() -> None:
     made = request(prompt="a", top_k=-1, top_p=0, stop="", max_tokens=5.0, thinking_token_budget=-1)
     assert made.sampling == SamplingParams(top_k=0, top_p=TOP_TOKEN_ONLY, max_tokens=5)

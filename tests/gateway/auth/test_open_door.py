@@ -129,7 +129,7 @@ def test_an_open_gateway_takes_nothing_from_web_pages(door: Gateway) -> None:
         assert status_of(asked(door, own, *headers)) == 200, headers
 
 
-async def test_a_page_queues_and_stores_nothing(door: Gateway, worker: HandWorker) -> None:
+async def test_a_page_queues_and_stores_nothing(worker: HandWorker, http: httpx2.AsyncClient) -> None:
     """What a browser sends without asking first: it hides the answer only."""
     before = await worker.redis.dbsize()
     page = {"origin": PAGE, "sec-fetch-site": "cross-site", "content-type": "text/plain"}
@@ -138,9 +138,8 @@ async def test_a_page_queues_and_stores_nothing(door: Gateway, worker: HandWorke
         "/v1/files": {},
         "/v1/batches": {"input_file_id": f"file-{0:032x}"},
     }
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        for path, body in bodies.items():
-            assert (await http.post(path, content=json.dumps(body), headers=page)).status_code == 403
+    for path, body in bodies.items():
+        assert (await http.post(path, content=json.dumps(body), headers=page)).status_code == 403
     assert await worker.redis.xlen(worker.keys.lane("batch")) == 0
     assert await worker.redis.dbsize() == before
 
@@ -179,10 +178,9 @@ async def test_listed_pages_may_call_and_read_answers(valkey: Server, with_key: 
             assert foreign.status_code == (200 if with_key else 403)  # the browser keeps it from the page
 
 
-async def test_without_the_option_no_header_is_for_pages(door: Gateway) -> None:
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        asks = {"origin": LISTED, "access-control-request-method": "POST"}
-        answers = [await http.options("/v1/models", headers=asks), await http.get("/v1/models")]
+async def test_without_the_option_no_header_is_for_pages(http: httpx2.AsyncClient) -> None:
+    asks = {"origin": LISTED, "access-control-request-method": "POST"}
+    answers = [await http.options("/v1/models", headers=asks), await http.get("/v1/models")]
     assert [answer.status_code for answer in answers] == [405, 200]
     names = {name for answer in answers for name in answer.headers}
     assert not {name for name in names if name.startswith("access-control")}

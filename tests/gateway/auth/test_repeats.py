@@ -53,13 +53,14 @@ async def content(task: asyncio.Task[Any]) -> str:
     return said
 
 
-async def test_a_job_whose_post_cannot_be_entered_is_cancelled(door: Gateway, worker: HandWorker) -> None:
+async def test_a_job_whose_post_cannot_be_entered_is_cancelled(
+    worker: HandWorker, http: httpx2.AsyncClient
+) -> None:
     """A repeated request would not find it."""
     path, body = "/v1/chat/completions", json.dumps(CHAT).encode()
     digest = hashlib.sha256(f"{path}\ndefault\n".encode() + body).hexdigest()
     await worker.redis.set(TenantKeys("").posts(digest), "not a hash")
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        assert (await http.post(path, content=body)).status_code == 503
+    assert (await http.post(path, content=body)).status_code == 503
     [key] = await worker.redis.keys(worker.keys.job("*"))
     assert await worker.redis.hget(key, "state") == b"cancelled"
 

@@ -32,7 +32,11 @@ RECORD: dict[str, Any] = {
     ids=["no_text", "no_status", "no_time", "no_lease", "no_total", "another_type"],
 )  # fmt: skip
 async def test_a_damaged_record_keeps_no_other_waiting(
-    door: Gateway, access: GatewayRedis, worker: HandWorker, damage: dict[str, Any]
+    door: Gateway,
+    access: GatewayRedis,
+    worker: HandWorker,
+    damage: dict[str, Any],
+    client: openai.AsyncOpenAI,
 ) -> None:
     redis = access.client
     if damage:
@@ -44,26 +48,24 @@ async def test_a_damaged_record_keeps_no_other_waiting(
     await redis.zadd(OPEN_TENANTS, {"": 0, b"\xff": 0, "no tenant": 0})
     await redis.zadd(OPEN_BATCHES, {b"\xff": 0})
     assert await OpenBatches(access).count() == 2
-    async with door.client() as client:
-        batch = await made(client, [chat(1, "w1", 2)])
-        await (await worker.take()).end(last="done")
-        assert (await finished(client, batch.id)).status == "completed"
-        listed = [one.id async for one in client.batches.list()]
-        assert batch.id in listed
+    batch = await made(client, [chat(1, "w1", 2)])
+    await (await worker.take()).end(last="done")
+    assert (await finished(client, batch.id)).status == "completed"
+    listed = [one.id async for one in client.batches.list()]
+    assert batch.id in listed
     assert door.process.poll() is None
 
 
 async def test_damaged_lists_keep_no_other_waiting(
-    door: Gateway, access: GatewayRedis, worker: HandWorker
+    access: GatewayRedis, worker: HandWorker, client: openai.AsyncOpenAI
 ) -> None:
     """Neither the list of another tenant, nor that of older gateways."""
     await access.client.set(TenantKeys("bad").open_batches, "x")
     await access.client.set(OPEN_BATCHES, "x")
     await access.client.zadd(OPEN_TENANTS, {"bad": 0})
-    async with door.client() as client:
-        batch = await made(client, [chat(1, "w1", 2)])
-        await (await worker.take()).end(last="done")
-        assert (await finished(client, batch.id)).status == "completed"
+    batch = await made(client, [chat(1, "w1", 2)])
+    await (await worker.take()).end(last="done")
+    assert (await finished(client, batch.id)).status == "completed"
     assert await OpenBatches(access).count() == 0
 
 

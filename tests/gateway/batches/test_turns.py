@@ -175,17 +175,16 @@ class TornBatches(OpenBatches):
 
 
 async def test_batches_of_older_gateways_are_listed(
-    door: Gateway, access: GatewayRedis, worker: HandWorker
+    access: GatewayRedis, worker: HandWorker, client: openai.AsyncOpenAI
 ) -> None:
     """They have one list for all tenants, of which damaged members are dropped."""
-    async with door.client() as client:
-        batch = await made(client, [chat(1, "w1", 2)])
-        job = await worker.take()
-        keys = TenantKeys("")
-        await access.client.hset(keys.batch(batch.id), "holder", "")  # its gateway is gone
-        await access.client.delete(keys.open_batches, OPEN_TENANTS)
-        await access.client.zadd(OPEN_BATCHES, {f" {batch.id}": 1, b"\xff \xff": 2, "no batch": 3})
-        await job.end(last="done")
-        assert (await finished(client, batch.id)).status == "completed"
+    batch = await made(client, [chat(1, "w1", 2)])
+    job = await worker.take()
+    keys = TenantKeys("")
+    await access.client.hset(keys.batch(batch.id), "holder", "")  # its gateway is gone
+    await access.client.delete(keys.open_batches, OPEN_TENANTS)
+    await access.client.zadd(OPEN_BATCHES, {f" {batch.id}": 1, b"\xff \xff": 2, "no batch": 3})
+    await job.end(last="done")
+    assert (await finished(client, batch.id)).status == "completed"
     await until_read(lambda: access.client.exists(OPEN_BATCHES), lambda count: not count)
     await until_read(lambda: access.client.exists(OPEN_TENANTS), lambda count: not count)

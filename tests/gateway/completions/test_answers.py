@@ -97,30 +97,31 @@ async def data_of(lines: AsyncIterator[str]) -> str:
     return line[6:]
 
 
-async def test_a_stream_in_detail(door: Gateway, worker: HandWorker, client: openai.AsyncOpenAI) -> None:
+async def test_a_stream_in_detail(
+    worker: HandWorker, client: openai.AsyncOpenAI, http: httpx2.AsyncClient
+) -> None:
     """Headers, the form of events, pings while the job waits, an error in the midst."""
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        headers = {"x-client-request-id": "mine-1", "accept": "application/json", "accept-encoding": "gzip"}
-        body = CHAT | {"stream": True}
-        async with http.stream("POST", "/chat/completions", json=body, headers=headers) as answer:
-            assert answer.status_code == 200  # after a second, as nobody has answered yet
-            assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
-            assert answer.headers["cache-control"] == "no-cache"
-            assert answer.headers["x-accel-buffering"] == "no"
-            assert answer.headers["x-client-request-id"] == "mine-1"
-            assert "content-encoding" not in answer.headers
-            assert float(answer.headers["openai-processing-ms"]) >= 0
-            lines = answer.aiter_lines()
-            assert [await anext(lines), await anext(lines)] == [": ping", ""]
-            job = await worker.take()
-            await job.say("Hä\u2028l\x85l\u2029o")  # `aiter_lines` takes these for line ends
-            events = [json.loads(await data_of(lines)) for _ in range(2)]
-            await job.end(State.FAILED, error=ErrorInfo(code="engine_lost", message="too many deaths"))
-            error = json.loads(await data_of(lines))["error"]
-            assert [line async for line in lines] == []
-        told = [one["choices"][0]["delta"] for one in events]
-        assert told == [{"role": "assistant", "content": ""}, {"content": "Hä\u2028l\x85l\u2029o"}]
-        assert (error["type"], error["code"], error["param"]) == ("server_error", "engine_lost", None)
+    headers = {"x-client-request-id": "mine-1", "accept": "application/json", "accept-encoding": "gzip"}
+    body = CHAT | {"stream": True}
+    async with http.stream("POST", "/chat/completions", json=body, headers=headers) as answer:
+        assert answer.status_code == 200  # after a second, as nobody has answered yet
+        assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert answer.headers["cache-control"] == "no-cache"
+        assert answer.headers["x-accel-buffering"] == "no"
+        assert answer.headers["x-client-request-id"] == "mine-1"
+        assert "content-encoding" not in answer.headers
+        assert float(answer.headers["openai-processing-ms"]) >= 0
+        lines = answer.aiter_lines()
+        assert [await anext(lines), await anext(lines)] == [": ping", ""]
+        job = await worker.take()
+        await job.say("Hä\u2028l\x85l\u2029o")  # `aiter_lines` takes these for line ends
+        events = [json.loads(await data_of(lines)) for _ in range(2)]
+        await job.end(State.FAILED, error=ErrorInfo(code="engine_lost", message="too many deaths"))
+        error = json.loads(await data_of(lines))["error"]
+        assert [line async for line in lines] == []
+    told = [one["choices"][0]["delta"] for one in events]
+    assert told == [{"role": "assistant", "content": ""}, {"content": "Hä\u2028l\x85l\u2029o"}]
+    assert (error["type"], error["code"], error["param"]) == ("server_error", "engine_lost", None)
     stream = await asked(client.chat.completions.create(**CHAT, stream=True))
     job = await worker.take()
     await job.say("Hel")
