@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 from support.servers.servers import Server
-from support.workers.counting_worker import until, until_read
+from support.workers.counting_worker import until_read
 
 from millstream import (
     AsyncClient,
@@ -149,21 +149,26 @@ async def test_prompts_are_estimated_where_no_living_worker_counts(server: Serve
     assert await crew.redis.keys("*:job:*") == []
 
 
-async def test_counts_are_estimated_once_nobody_lives(
-    server: Server, crew: Crew, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(submission, "WorkerVersions", partial(WorkerVersions, look_s=0.0))
+@pytest.fixture
+async def jobs(server: Server, crew: Crew) -> AsyncIterator[QueueJobs]:
+    """Of a queue whose worker counts prompts, and never answers."""
     await crew.open(1, 4)
     await crew.join("newer-1", 1, 4)
     async with contextlib.aclosing(Session(server.url, ClientOptions())) as session:
-        jobs = QueueJobs(session, "default")
-        asked = [{"prompt": "x" * 40}, {"prompt": ""}]
-        counting = asyncio.create_task(count_prompts(jobs, Submission(jobs), asked, None, silent_s=0.1))
-        await until(lambda: _has_jobs(crew))
-        await asyncio.sleep(0.3)  # as long as a worker lives, there is no end of it
-        assert not counting.done()
-        await crew.die("newer-1")
-        first, second = await asyncio.wait_for(counting, 30)
+        yield QueueJobs(session, "default")
+
+
+async def test_counts_are_estimated_once_nobody_lives(
+    crew: Crew, jobs: QueueJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission, "WorkerVersions", partial(WorkerVersions, look_s=0.0))
+    asked = [{"prompt": "x" * 40}, {"prompt": ""}]
+    counting = asyncio.create_task(count_prompts(jobs, Submission(jobs), asked, None, silent_s=0.1))
+    await until_read(lambda: crew.redis.keys("*:job:*"), bool)
+    await asyncio.sleep(0.3)  # as long as a worker lives, there is no end of it
+    assert not counting.done()
+    await crew.die("newer-1")
+    first, second = await asyncio.wait_for(counting, 30)
     assert first == PromptTokens(10, estimated=True)
     assert isinstance(second, InvalidRequest)
     assert await crew.redis.keys("*:job:*") == []
@@ -177,31 +182,21 @@ class LostReplies(Submission):
         await asyncio.Event().wait()
 
 
-async def test_counts_cancelled_during_a_submit_leave_none(server: Server, crew: Crew) -> None:
-    await crew.open(1, 4)
-    await crew.join("newer-1", 1, 4)
-    async with contextlib.aclosing(Session(server.url, ClientOptions())) as session:
-        jobs = QueueJobs(session, "default")
-        counting = asyncio.create_task(count_prompts(jobs, LostReplies(jobs), [{"prompt": "w1"}], None))
-        await until(lambda: _has_jobs(crew))
-        counting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await counting
+async def test_counts_cancelled_during_a_submit_leave_none(crew: Crew, jobs: QueueJobs) -> None:
+    counting = asyncio.create_task(count_prompts(jobs, LostReplies(jobs), [{"prompt": "w1"}], None))
+    await until_read(lambda: crew.redis.keys("*:job:*"), bool)
+    counting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await counting
     assert await crew.redis.keys("*:job:*") == []
 
 
-async def _has_jobs(crew: Crew) -> bool:
-    return bool(await crew.redis.keys("*:job:*"))
-
-
+@pytest.mark.usefixtures("jobs")
 async def test_a_count_that_is_given_up_leaves_no_job(crew: Crew, client: AsyncClient) -> None:
-    await crew.open(1, 4)
-    await crew.join("silent-1", 1, 4)
     with pytest.raises(NotReady):
         await client.count("w1", timeout_s=0.2)
     waiting = asyncio.create_task(client.count("w1"))
-
-    await until_read(lambda: crew.redis.keys("*:job:*"), lambda keys: keys)
+    await until_read(lambda: crew.redis.keys("*:job:*"), bool)
     await asyncio.sleep(0.1)  # it waits for the job's end
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -34,3 +34,10 @@ def test_rows_computed_before_the_run_are_no_speed(
 ) -> None:
     speed = printed(DONE, tmp_path, capsys)["speed"]
     assert speed == "– rows/s (0 computed), – prompt tokens/s, – output tokens/s"
+
+
+def test_long_names_of_files_are_not_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / ("a" * 60) / ("b" * 60)
+    folder.mkdir(parents=True)
+    lines = printed(DONE, folder, capsys)
+    assert (lines["answers"], lines["errors"]) == (f"{folder}/out.jsonl", f"{folder}/out.errors.jsonl (none)")

@@ -46,10 +46,6 @@ def test_messages_and_token_ids_in_place_of_a_prompt() -> None:
     assert request(token_ids=range(3)).token_ids == (0, 1, 2)
 
 
-def test_one_stop_string_needs_no_list() -> None:
-    assert request(prompt="a", stop="\n").sampling.stop == ("\n",)
-
-
 def test_none_is_as_good_as_absent() -> None:
     nothing = dict.fromkeys([*SamplingFields.__annotations__, *JobFields.__annotations__])
     assert request(**nothing | {"prompt": "a"}) == request(prompt="a")
@@ -123,6 +119,7 @@ def test_values_are_taken_as_other_clients_write_them() -> None:
     made = request(prompt="a", top_k=-1, top_p=0, stop="", max_tokens=5.0, thinking_token_budget=-1)
     assert made.sampling == SamplingParams(top_k=0, top_p=TOP_TOKEN_ONLY, max_tokens=5)
     assert made.version == 1
+    assert request(prompt="a", stop="\n").sampling.stop == ("\n",)
 
 
 def test_the_fields_of_vllm_are_keywords() -> None:
