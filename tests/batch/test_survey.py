@@ -65,11 +65,8 @@ def write_row(journal: Journal, number: int, data: bytes) -> None:
         journal.write((), [fault_row(number, fault, data)])
         return
     written = {
-        "id": row_id(row.digest),
-        "custom_id": custom_id,
-        "response": {"status_code": 200},
-        "error": None,
-    }
+        "id": row_id(row.digest), "custom_id": custom_id, "response": {"status_code": 200}, "error": None,
+    }  # fmt: skip
     if custom_id == "failed":
         journal.write((), [written | {"error": {"code": "x", "line": number}}])
     else:
@@ -395,14 +392,11 @@ def test_jobs_of_an_output_that_was_removed(tmp_path: Path, finished: bool) -> N
 @pytest.mark.parametrize(
     ("line", "work"),
     [
-        (completion("new"), True),
-        (completion("a", "one", max_tokens=3), False),
-        (completion("failed"), False),
-        (completion("bad", temperature="hot"), False),
-        ("{no json", False),
+        (completion("new"), True), (completion("a", "one", max_tokens=3), False),
+        (completion("failed"), False), (completion("bad", temperature="hot"), False), ("{no json", False),
         ("", False),
     ],
-)
+)  # fmt: skip
 def test_only_lines_that_a_worker_has_to_answer_are_work(place: Place, line: object, work: bool) -> None:
     write_lines(place.source, [*LINES, line])
     assert place.begin().work is work

@@ -69,11 +69,8 @@ async def test_a_real_worker_answers_whole_and_streamed(
             assert sum(len(one.logprobs.content or ()) for one in own if one.logprobs) == 4
 
         text = await client.completions.create(model="counting", prompt="w5", max_tokens=4, logprobs=1)
-        assert (text.choices[0].text, text.model, text.object) == (
-            counted(6, 4),
-            "counting",
-            "text_completion",
-        )
+        seen = (text.choices[0].text, text.model, text.object)
+        assert seen == (counted(6, 4), "counting", "text_completion")
         told = await client.completions.create(
             model="default", prompt=[5], max_tokens=4, logprobs=1, stream=True, stop=["w9"]
         )
@@ -180,10 +177,8 @@ async def test_calls_that_do_not_fit_say_so(worker: HandWorker, http: httpx2.Asy
         answer = await worker.answered(asking, last="x", calls_with=ended)
         heads.append(answer.headers.get("x-millstream-schema"))
         [choice] = answer.json()["choices"]
-        assert (choice["complete"], choice.get("schema_error", "")) == (
-            ended["complete"],
-            ended["schema_error"],
-        )
+        seen = (choice["complete"], choice.get("schema_error", ""))
+        assert seen == (ended["complete"], ended["schema_error"])
         [call] = choice["message"]["tool_calls"]
         assert (choice["finish_reason"], call["function"]["arguments"]) == ("tool_calls", '{"a": "x"}')
     assert heads == ["partial", None]

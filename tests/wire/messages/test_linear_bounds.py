@@ -123,10 +123,8 @@ def test_a_longer_one_is_refused_by_its_length_alone(kind: Kind) -> None:
     with pytest.raises(ValidationError) as caught:
         ResponseFormat(type=kind, text="[" * (MAX_BYTES + 1))
     wrong = invalid_request(caught.value)
-    assert (wrong.field, wrong.problem) == (
-        "text",
-        f"must have at most {MAX_BYTES} characters and has {MAX_BYTES + 1}; shorten it",
-    )
+    told = (wrong.field, wrong.problem)
+    assert told == ("text", f"must have at most {MAX_BYTES} characters and has {MAX_BYTES + 1}; shorten it")
 
 
 def test_too_many_or_too_long_tools_are_refused_unread() -> None:

@@ -91,10 +91,8 @@ async def test_a_count_and_an_answer_share_no_result(client: AsyncClient, work: 
         assert (first.cached, first.text) == (False, counted(2, 5))
         assert await client.count("w1", **exact) == PromptTokens(1)
         assert (await outcome(client, "w1", 5, temperature=0.0)).cached
-        assert (worker.metric("result_cache_hits_total"), worker.metric("result_cache_misses_total")) == (
-            1,
-            1,
-        )
+        told = (worker.metric("result_cache_hits_total"), worker.metric("result_cache_misses_total"))
+        assert told == (1, 1)
         request = Request(prompt="w1")
         await client.submit_many([{"request": request, "id": "same"}])
         [other] = await client.submit_many([{"request": request.model_copy(update=COUNT), "id": "same"}])

@@ -58,13 +58,10 @@ def texts_of(told: list[dict[str, Any]]) -> tuple[str, list[int]]:
 
 
 @given(
-    ids=st.lists(st.integers(0, 4), min_size=1, max_size=12),
-    flushes=st.sets(st.integers(0, 11)),
-    stop=st.sampled_from(((), ["w3"], ["w2 w3"], ["w1 w2", "2 w3"], ["w9"])),
-    crash=st.integers(0, 12),
-    lost=st.integers(0, 12),
-    piece_bytes=st.sampled_from((10, 10**6)),
-)
+    ids=st.lists(st.integers(0, 4), min_size=1, max_size=12), flushes=st.sets(st.integers(0, 11)),
+    stop=st.sampled_from(((), ["w3"], ["w2 w3"], ["w1 w2", "2 w3"], ["w9"])), crash=st.integers(0, 12),
+    lost=st.integers(0, 12), piece_bytes=st.sampled_from((10, 10**6)),
+)  # fmt: skip
 def test_flushes_pieces_and_crashes_change_nothing(
     text: TextModel,
     ids: list[int],
@@ -161,14 +158,11 @@ def test_thoughts_and_calls_go_on_from_any_place_of_their_log(
 @pytest.mark.parametrize(
     ("said", "free", "fits", "complete"),
     [
-        (f"x{CALLED}", True, True, True),
-        (CALLED[:-9], False, False, False),
-        (f"{CALLED}\n{CALLED[:-9]}", False, False, False),
-        (f"x{CALLED[:-9]}", True, False, False),
-        ("only text", True, True, None),
-        ("only te", True, False, None),
+        (f"x{CALLED}", True, True, True), (CALLED[:-9], False, False, False),
+        (f"{CALLED}\n{CALLED[:-9]}", False, False, False), (f"x{CALLED[:-9]}", True, False, False),
+        ("only text", True, True, None), ("only te", True, False, None),
     ],
-)
+)  # fmt: skip
 def test_a_cut_answer_has_no_calls(
     thinker: tuple[TextModel, Tokenizer], said: str, free: bool, fits: bool, complete: bool | None
 ) -> None:

@@ -307,15 +307,12 @@ def kept(*choices: dict[str, Any]) -> bytes:
 WHOLE: dict[str, Any] = {"token_ids": [2], "text": "w2", "finish_reason": "length"}
 LOGPROB = {"token_id": 2, "token": "w2", "logprob": -1.0}
 DAMAGED: dict[str, bytes] = {
-    "no msgpack": b"\xc1",
-    "another type": codec.pack([1]),
-    "no choice": kept(),
-    "too many choices": kept(WHOLE, WHOLE | {"index": 1}),
-    "another choice": kept(WHOLE | {"index": 1}),
+    "no msgpack": b"\xc1", "another type": codec.pack([1]), "no choice": kept(),
+    "too many choices": kept(WHOLE, WHOLE | {"index": 1}), "another choice": kept(WHOLE | {"index": 1}),
     "no end": kept(WHOLE | {"finish_reason": None}),
     "calls of tools": kept(WHOLE | {"finish_reason": "tool_calls"}),
     "log-probabilities that nobody asked for": kept(WHOLE | {"logprobs": [LOGPROB]}),
-}
+}  # fmt: skip
 
 
 async def test_a_damaged_kept_result_is_not_used(
