@@ -8,15 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-from support.models.gguf_files import write_gguf
 
 LETTERS = bytes_to_unicode()
 END, TURN = "<|endoftext|>", "<|im_end|>"
@@ -82,23 +79,3 @@ def chain_checkpoint(folder: Path, chain: list[str], *, tokenizer_end: str = TUR
     fast.chat_template = TEMPLATE
     fast.save_pretrained(folder)
     return folder
-
-
-def chain_file(path: Path, chain: list[str], weights: gguf.GGMLQuantizationType) -> Path:
-    """A GGUF file whose end of a text is END, and whose end of a turn is TURN."""
-    names = _names(chain)
-
-    def add_tokenizer(writer: gguf.GGUFWriter) -> None:
-        kinds = [gguf.TokenType.NORMAL, gguf.TokenType.CONTROL]
-        writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre("qwen2")
-        writer.add_token_list(names)
-        writer.add_token_types([kinds[name in SPECIALS] for name in names])
-        writer.add_token_merges(["z z"])
-        writer.add_add_bos_token(False)
-        writer.add_bos_token_id(names.index(END))
-        writer.add_eos_token_id(names.index(END))
-        writer.add_chat_template(TEMPLATE)
-
-    model = _model(names, chain)
-    return write_gguf(path, model, weights, add_tokenizer=add_tokenizer, eot=names.index(TURN))

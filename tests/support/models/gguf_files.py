@@ -3,7 +3,6 @@ template, in llama.cpp's layout (its names, and a Llama's rotary dimensions inte
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +92,6 @@ def write_gguf(
     path: Path,
     model: PreTrainedModel,
     weights: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
-    *,
-    add_tokenizer: Callable[[gguf.GGUFWriter], None] = _add_tokenizer,
     **ends: int,
 ) -> Path:
     """`ends`: further tokens at the end of a turn (`eot`) or of a message (`eom`)."""
@@ -104,7 +101,7 @@ def write_gguf(
     writer.add_name("tiny")
     describe(writer, config)
     _add_positions(writer, model)
-    add_tokenizer(writer)
+    _add_tokenizer(writer)
     for name, token in ends.items():
         getattr(writer, f"add_{name}_token_id")(token)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], config.num_hidden_layers)

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 from redis.exceptions import ResponseError
@@ -28,6 +28,7 @@ from support.workers.fake_engine import COMMAND
 
 CHAT_TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}{{ last | default('') }}"
 
+T = TypeVar("T")
 # Settings of a worker with a real engine and a tiny model, which computes alike on every machine.
 REAL: dict[str, Any] = {
     "engine_command": "", "dtype": "float32", "device": "cpu", "threads": 1, "kv_memory": "4MiB",
@@ -169,6 +170,17 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], wait_s: float =
             if held if isinstance(held, bool) else await held:
                 return
             await asyncio.sleep(0.005)
+
+
+async def until_read(
+    read: Callable[[], Awaitable[T]], holds: Callable[[T], object], wait_s: float = 30.0
+) -> None:
+    """Read again and again, until what is read holds."""
+
+    async def held() -> bool:
+        return bool(holds(await read()))
+
+    await until(held, wait_s)
 
 
 async def until_running(client: AsyncClient, *jobs: Submitted | str) -> None:

@@ -1,6 +1,5 @@
 """Whatever reading a message raises ends its own job: the worker goes on, nobody is charged, and what the
-exception says reaches nobody.
-"""
+exception says reaches nobody."""
 
 from __future__ import annotations
 
@@ -141,15 +140,12 @@ class Panic(BaseException):
 
 
 RAISED: list[tuple[BaseException, str]] = [
-    (ZeroDivisionError(SECRET), "unreadable_request"),
-    (KeyError(SECRET), "unreadable_request"),
-    (MemoryError(SECRET), "unreadable_request"),
-    (StopIteration(SECRET), "unreadable_request"),
+    (ZeroDivisionError(SECRET), "unreadable_request"), (KeyError(SECRET), "unreadable_request"),
+    (MemoryError(SECRET), "unreadable_request"), (StopIteration(SECRET), "unreadable_request"),
     (Panic(SECRET), "unreadable_request"),
     (BaseExceptionGroup(SECRET, [Panic(SECRET)]), "unreadable_request"),
-    (RecursionError(SECRET), "bad_request"),
-    (OverflowError(SECRET), "bad_request"),
-]
+    (RecursionError(SECRET), "bad_request"), (OverflowError(SECRET), "bad_request"),
+]  # fmt: skip
 PROMPTS = {"short": "w9", "long": "w9" + " w9" * 3000, "put off": "w9" + " w9" * 30_000}
 
 
