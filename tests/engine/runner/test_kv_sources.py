@@ -122,6 +122,7 @@ def test_a_layer_has_the_format_of_its_source(checkpoint: Callable[[str], Path])
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("fresh_compiler")
 def test_layers_of_a_kind_are_compiled_once(tmp_path: Path) -> None:
     """Beside the two that others read: those that store, and those that read, with a window and without."""

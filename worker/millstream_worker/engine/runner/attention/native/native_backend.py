@@ -60,11 +60,14 @@ class NativeAttention:
     ) -> Tensor:
         dtype, spec = self._storage.dtype, self._storage.layers[layer]
         query = _rows(query, dtype)
-        new = (_rows(key, dtype), _rows(value, dtype)) if spec.source is None else (None, None)
+        new: tuple[Tensor | None, Tensor | None] = None, None
+        strides = *query.stride()[:2], 0, 0, 0, 0
+        if spec.source is None:
+            new = key, value = _rows(key, dtype), _rows(value, dtype)
+            strides = *query.stride()[:2], *key.stride()[:2], *value.stride()[:2]
         out = intercept.empty(query, len(query), spec.heads, spec.value_dim)
         sinks = None if sinks is None else sinks.to(torch.float32).contiguous()
         addresses = self._addresses[layer], self._step_addresses[layer]
-        strides = [step for part in (query, *new) for step in ((0, 0) if part is None else part.stride()[:2])]
         intercept.call(self._attend[layer], (query, *new, sinks, out), *addresses, *strides)
         return out
 
