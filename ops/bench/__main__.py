@@ -40,7 +40,6 @@ PARTS: dict[str, Part] = {
         "growth.experiment", "tokens/s and memory against rows, context, pool, queue and workers", True
     ),
     "idle": Part("pieces.idle", "what of a step is not the model, and what of the cache is not tokens", True),
-    "fairness": Part("pieces.fairness", "how tenants share a batch"),
     "attention": Part("pieces.attention", "attention over the paged cache on the CPU, native beside plain"),
     "layers": Part("pieces.layers", "a model's forward without its attention: plain, as loaded, compiled"),
     "replay": Part("pieces.replay", "steps whose calls are made by Python, and replayed", True),

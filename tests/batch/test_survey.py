@@ -28,13 +28,9 @@ from millstream.wire.state.queue_info import ModelIdentity
 
 EARLIER = Path(__file__).with_name("earlier_run")  # the files of a run that recorded neither IN nor queue
 LINES: tuple[Any, ...] = (
-    completion("a", "one", max_tokens=3),
-    completion("b", "two"),
-    completion("failed"),
-    completion("hot", temperature="hot"),
-    "{bad",
-    completion("a", "again"),
-)
+    completion("a", "one", max_tokens=3), completion("b", "two"), completion("failed"),
+    completion("hot", temperature="hot"), "{bad", completion("a", "again"),
+)  # fmt: skip
 
 
 def begin(
@@ -69,11 +65,8 @@ def write_row(journal: Journal, number: int, data: bytes) -> None:
         journal.write((), [fault_row(number, fault, data)])
         return
     written = {
-        "id": row_id(row.digest),
-        "custom_id": custom_id,
-        "response": {"status_code": 200},
-        "error": None,
-    }
+        "id": row_id(row.digest), "custom_id": custom_id, "response": {"status_code": 200}, "error": None,
+    }  # fmt: skip
     if custom_id == "failed":
         journal.write((), [written | {"error": {"code": "x", "line": number}}])
     else:
@@ -196,11 +189,7 @@ def test_many_changes_are_counted_and_the_first_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "line"),
-    [
-        (1, completion("a", "TWO", max_tokens=3)),
-        (2, completion("b", "please")),
-    ],
+    ("number", "line"), [(1, completion("a", "TWO", max_tokens=3)), (2, completion("b", "please"))]
 )
 def test_the_output_of_an_earlier_version_is_compared(tmp_path: Path, number: int, line: object) -> None:
     shutil.copytree(EARLIER, tmp_path, dirs_exist_ok=True)
@@ -314,9 +303,11 @@ def test_only_lines_of_a_replaced_model_are_computed_anew(tmp_path: Path) -> Non
         with Journal(tmp_path / "out") as journal, pytest.raises(InvalidRequest, match=message):
             begin(source, journal, RunOptions(), served=served)
     with Journal(tmp_path / "out") as journal:
-        begin(source, journal, RunOptions(), OnChange.REDO, served={"default": NEW, "large": OLD})
+        begin(source, journal, RunOptions(), OnChange.KEEP, served={"default": NEW, "large": OLD})
+        assert len(journal.notes.under_way) == 1
+        begin(source, journal, RunOptions(), OnChange.REDO, served={"default": OLD, "large": OLD})
         assert (len(journal.notes.left), dict(journal.notes.under_way)) == (1, {})
-        assert journal.notes.models == {"default": NEW, "large": OLD}
+        assert journal.notes.models == {"default": OLD, "large": OLD}
     assert [row["custom_id"] for row in read_rows(tmp_path / "out")] == ["b"]
 
 
@@ -401,14 +392,11 @@ def test_jobs_of_an_output_that_was_removed(tmp_path: Path, finished: bool) -> N
 @pytest.mark.parametrize(
     ("line", "work"),
     [
-        (completion("new"), True),
-        (completion("a", "one", max_tokens=3), False),
-        (completion("failed"), False),
-        (completion("bad", temperature="hot"), False),
-        ("{no json", False),
+        (completion("new"), True), (completion("a", "one", max_tokens=3), False),
+        (completion("failed"), False), (completion("bad", temperature="hot"), False), ("{no json", False),
         ("", False),
     ],
-)
+)  # fmt: skip
 def test_only_lines_that_a_worker_has_to_answer_are_work(place: Place, line: object, work: bool) -> None:
     write_lines(place.source, [*LINES, line])
     assert place.begin().work is work

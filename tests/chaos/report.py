@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from ops.bench.measures import percentiles
+
 from chaos.campaign import Outcome
 from chaos.marks import REPEATED
 
 SHOWN = 25  # violations printed
+RANKS = (50, 95, 100)
 
 
 def text(outcomes: Sequence[Outcome], command: str) -> str:
@@ -40,7 +43,7 @@ def _scenarios(outcomes: Sequence[Outcome]) -> list[str]:
 def _line(one: Outcome) -> str:
     kinds = Counter(violation.kind for violation in one.violations)
     repeated = sum(REPEATED in violation.what for violation in one.violations)
-    spread = percentiles(one.recovery_s) or ("–",) * 3
+    spread = percentiles(one.recovery_s, RANKS) or ("–",) * 3
     recovery = " ".join(f"{value:>6.2f}" if isinstance(value, float) else f"{value:>6}" for value in spread)
     return (
         f"{one.scenario + '/' + one.server:<18} {one.injected.total():>6} {one.jobs:>6} "
@@ -77,17 +80,8 @@ def _sum(outcomes: Sequence[Outcome], name: str) -> Counter[Any]:
     return sum((getattr(outcome, name) for outcome in outcomes), Counter())
 
 
-def percentiles(values: Sequence[float]) -> tuple[float, float, float] | None:
-    """P50, P95, the most; None of no values."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    last = len(ordered) - 1
-    return ordered[round(0.5 * last)], ordered[round(0.95 * last)], ordered[-1]
-
-
 def _spread(values: Sequence[float]) -> str:
-    if (found := percentiles(values)) is None:
+    if not (found := percentiles(values, RANKS)):
         return "–"
     return "P50 {:.2f}  P95 {:.2f}  max {:.2f}".format(*found) + f"  ({len(values)})"
 

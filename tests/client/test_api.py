@@ -12,11 +12,8 @@ import millstream
 from millstream import errors
 
 LAZY = {
-    "batch_rows",
-    "batch_rows_blocking",
-    "run_batch",
-    "run_batch_blocking",
-}  # imported when they are first used
+    "batch_rows", "batch_rows_blocking", "run_batch", "run_batch_blocking",
+}  # imported when they are first used  # fmt: skip
 
 
 def test_all_is_sorted_and_complete() -> None:

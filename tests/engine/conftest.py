@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from support.engine.libraries import put_into
-from support.models import checkpoints
+from support.engine.whole_engine import engine_on, run
+from support.models import checkpoints, tokenizers
+from support.models.spelling import spelling_checkpoint, with_words
+from tokenizers import Tokenizer
 from torch._dynamo.utils import counters
 from torch._inductor.utils import clear_inductor_caches
 
+from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.protocol.request import EngineRequest
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 
 
 @pytest.fixture(params=[0, 1])
 def depth(request: pytest.FixtureRequest) -> int:
     """Steps that are launched before the one ahead of them is settled."""
-    given: int = request.param
-    return given
+    return request.param
 
 
 @pytest.fixture
@@ -37,6 +42,23 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     """The folder of a case's checkpoint, written once, when first asked for."""
     folder = tmp_path_factory.mktemp("checkpoints")
     return cache(lambda case: checkpoints.build(case, folder))
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    """Spells any text; it has the words of thoughts and calls."""
+    return with_words(tokenizers.build("byte-level"))
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine[Any]:
+    """A whole one, whose model has that tokenizer. What a step needs is compiled before any test's time."""
+    folder = tmp_path_factory.mktemp("models")
+    made = engine_on(
+        "cpu", spelling_checkpoint(folder, words=True, max_position_embeddings=1024), cuda_graphs="off"
+    )
+    run(made, [EngineRequest(0, (30, 31), 2)])
+    return made
 
 
 @pytest.fixture

@@ -9,14 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.engine.whole_engine import Answers, answers, engine_on
-from support.models import tokenizers
-from support.models.spelling import spelling_checkpoint, with_words
+from support.engine.byte_grammars import tools_spec
+from support.engine.whole_engine import Answers, answers
 from tokenizers import Tokenizer
 
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.grammars.schemas.instance_check import problem_of_instance
-from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.text.tool_calls import calls_in
 
 PROMPT = tuple(range(30, 49))
@@ -25,33 +24,13 @@ PARAMETERS = json.dumps({"type": "object", "properties": {"x": LETTER}, "require
 MISFIT = "the arguments of pick do not fit its parameters: $.x: 'a' should not be valid under"
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return with_words(tokenizers.build("byte-level"))
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine[Any]:
-    folder = tmp_path_factory.mktemp("models")
-    checkpoint = spelling_checkpoint(folder, words=True, max_position_embeddings=1024)
-    made = engine_on("cpu", checkpoint, cuda_graphs="off")
-    answers(
-        made, [EngineRequest(0, PROMPT, 2)]
-    )  # compiles what a step needs: no test's time limit counts that
-    return made
-
-
 def asked(
     handle: int, tokenizer: Tokenizer, *, choices: int = 1, many: bool = False, **more: Any
 ) -> EngineRequest:
-    tokens = [tokenizer.token_to_id("<tool_call>"), tokenizer.token_to_id("</tool_call>")]
-    marks = list(zip(("<tool_call>", "</tool_call>"), tokens, strict=True))
-    functions = [["pick", PARAMETERS, False]]
-    text = json.dumps({"functions": functions, "many": many, "free": False, "marks": marks})
+    tokens = tokenizer.token_to_id("<tool_call>"), tokenizer.token_to_id("</tool_call>")
+    spec = tools_spec([("pick", PARAMETERS, False)], many=many, tokens=tokens)
     sampling = SamplingSpec(temperature=1.5, seed=handle, end_ids=(tokenizer.token_to_id("<end>"),))
-    return EngineRequest(
-        handle, PROMPT, 400, sampling, choices=choices, grammar=GrammarSpec("tools", text), **more
-    )
+    return EngineRequest(handle, PROMPT, 400, sampling, choices=choices, grammar=spec, **more)
 
 
 def letters(made: Answers, handle: int, tokenizer: Tokenizer) -> list[str]:

@@ -13,7 +13,6 @@ from support.models import checkpoints
 
 from millstream_worker.engine.assembly import build
 from millstream_worker.engine.engine import Engine
-from millstream_worker.engine.process import CannotLoad
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.protocol.outputs import EngineStats
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
@@ -112,15 +111,6 @@ def test_a_shared_prefix_is_computed_once(folder: Path) -> None:
     assert stats.prefix_hit_total == len(prefix) * (len(rows) - 1)
     _, stats = run(engine(folder, prefix_cache=False)[0], rows)
     assert stats.prompt_computed_total == (len(prefix) + 3) * len(rows)
-
-
-def test_what_cannot_be_loaded_is_one_message(tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(CannotLoad, match=r"config\.json"):
-        engine(tmp_path)
-    with pytest.raises(CannotLoad, match="kv_memory '1 parsec'"):
-        engine(folder, kv_memory="1 parsec")
-    with pytest.raises(CannotLoad, match="host_swap '1 parsec'"):
-        engine(folder, host_swap="1 parsec")
 
 
 def test_the_engine_says_what_it_can_hold(folder: Path) -> None:

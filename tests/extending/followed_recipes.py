@@ -38,8 +38,8 @@ from millstream_worker.engine.process import CannotLoad
 from millstream_worker.engine.protocol import frames
 from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner.model import support
 from millstream_worker.engine.runner.model.load import load_model
+from millstream_worker.engine.runner.model_config import support
 from millstream_worker.engine.runner.self_check.findings import Findings
 from millstream_worker.engine_link.link import EnginePort
 from millstream_worker.intake.capacity import Capacity
@@ -187,7 +187,7 @@ def test_a_head_answers_for_rows_of_a_step(checkpoint: Callable[[str], Path]) ->
 def test_a_model_type_is_served_once_it_is_named(
     checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = checkpoint("persimmon")
+    folder = checkpoint("modernbert-decoder")
 
     def served() -> list[int]:
         loaded = load_model(str(folder), dtype=torch.float32, device=torch.device("cpu"))
@@ -195,6 +195,6 @@ def test_a_model_type_is_served_once_it_is_named(
         return serve(loaded, [(0, request)], blocks=30).tokens[0]
 
     assert served() == checkpoints.generate(checkpoints.plain(folder), PROMPT, 10)
-    monkeypatch.setattr(support, "PROVEN", support.PROVEN - {"persimmon"})
-    with pytest.raises(support.UnsupportedModel, match=r"\(persimmon\) is not .* among the tested ones"):
+    monkeypatch.setattr(support, "PROVEN", support.PROVEN - {"modernbert-decoder"})
+    with pytest.raises(support.UnsupportedModel, match=r"\(modernbert-decoder\) is .* tested types"):
         served()

@@ -74,4 +74,4 @@ def test_checks_ask_for_steps_and_what_is_added_works(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_checks_ask_for_a_model_types_steps(tmp_path: Path) -> None:
-    follow(EditedTree(tmp_path), {MODEL_TYPE: recipes()[MODEL_TYPE]}, f"{EQUAL}[persimmon]")
+    follow(EditedTree(tmp_path), {MODEL_TYPE: recipes()[MODEL_TYPE]}, f"{EQUAL}[modernbert-decoder]")

@@ -49,9 +49,6 @@ _SAMPLING: dict[str, Any] = {
     "stop": ["w5"], "stop_token_ids": [3], "repetition_penalty": 1.2, "presence_penalty": 0.5,
     "frequency_penalty": 0.5, "logit_bias": {"5": 1.5}, "logprobs": True, "top_logprobs": 2, "n": 2,
 }  # fmt: skip
-_CHAT: dict[str, Any] = {
-    "messages": TURNS, "metadata": {"a": "b"}, "chat_template_kwargs": {"a": {"b": [1]}}, "stream": False,
-}  # fmt: skip
 
 
 def text(chance: Random) -> str:
@@ -189,5 +186,4 @@ def _with_text(chance: Random, asked: dict[str, Any]) -> dict[str, Any] | None:
             return text(chance)
         return marked.replace(json.dumps(_MARK), text(chance))
 
-    changed: dict[str, Any] = _changed(asked, chance.choice(fields), change)
-    return changed
+    return _changed(asked, chance.choice(fields), change)

@@ -1,9 +1,11 @@
-"""A gateway for each file, in front of a Valkey that is empty for each test; and a worker by hand."""
+"""A gateway for each file before a Valkey that is empty for each test, its clients, and a worker by hand."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
+import httpx2
+import openai
 import pytest
 from support.gateway import Gateway, gateway
 from support.servers.servers import Server, running
@@ -31,4 +33,16 @@ async def worker(door: Gateway, valkey: Server) -> AsyncIterator[HandWorker]:
     async with hand_worker(valkey.url) as made:
         register(valkey.port, made.keys)
         await until(lambda: door.shows_ready(True))  # it looks once a second
+        yield made
+
+
+@pytest.fixture
+async def client(door: Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with door.client() as made:
+        yield made
+
+
+@pytest.fixture
+async def http(door: Gateway) -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(base_url=door.url) as made:
         yield made

@@ -1,6 +1,5 @@
 """Each request is a line of the log, which says who asked, how it ended and what it made; nothing of what was
-asked, nor of what proves who asks, stands in it.
-"""
+asked, nor of what proves who asks, stands in it."""
 
 from __future__ import annotations
 
@@ -14,8 +13,7 @@ import httpx2
 import openai
 import pytest
 from support.batches import chat, upload
-from support.commands import invoke
-from support.gateway import Gateway, gateway_within
+from support.gateway import Gateway, add_key, gateway_within
 from support.servers.servers import Server
 from support.workers.counting_worker import until
 from support.workers.hand_worker import HandWorker
@@ -46,7 +44,7 @@ async def newest(door: Gateway, request_id: str | None) -> dict[str, Any]:
 
 @pytest.fixture
 def key(valkey: Server) -> str:
-    return invoke("keys", "add", "acme", "--redis-url", valkey.url).stdout.strip()
+    return add_key(valkey, "acme")
 
 
 async def test_an_answer_is_a_line_with_tenant_and_job(door: Gateway, worker: HandWorker, key: str) -> None:
@@ -100,18 +98,19 @@ async def test_a_refusal_is_a_line_with_its_code(door: Gateway, worker: HandWork
     assert key not in log
 
 
-async def test_a_stream_that_fails_is_a_warning(door: Gateway, worker: HandWorker) -> None:
-    async with door.client() as client:
-        asking = asyncio.ensure_future(client.chat.completions.with_raw_response.create(**CHAT, stream=True))
-        job = await worker.take()
-        await job.say("one")
-        answer = await asking
-        await job.end(State.FAILED, error=ErrorInfo(code="broken", message=SECRET))
-        with pytest.raises(openai.APIError):
-            [chunk async for chunk in answer.parse()]
-        line = await newest(door, answer.headers["x-request-id"])
-        assert (line["level"], line["status"], line["error"]) == ("warning", 200, "broken")
-        assert SECRET not in str(line)
+async def test_a_stream_that_fails_is_a_warning(
+    door: Gateway, worker: HandWorker, client: openai.AsyncOpenAI
+) -> None:
+    asking = asyncio.ensure_future(client.chat.completions.with_raw_response.create(**CHAT, stream=True))
+    job = await worker.take()
+    await job.say("one")
+    answer = await asking
+    await job.end(State.FAILED, error=ErrorInfo(code="broken", message=SECRET))
+    with pytest.raises(openai.APIError):
+        [chunk async for chunk in answer.parse()]
+    line = await newest(door, answer.headers["x-request-id"])
+    assert (line["level"], line["status"], line["error"]) == ("warning", 200, "broken")
+    assert SECRET not in str(line)
 
 
 async def test_a_fault_is_told_with_the_id_of_its_request(
@@ -129,10 +128,8 @@ async def test_a_fault_is_told_with_the_id_of_its_request(
             assert answer.status_code == 500
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     own = [line for line in lines if line.get("request_id") == answer.headers["x-request-id"]]
-    assert [(line["event"], line["level"]) for line in own] == [
-        ("request failed", "error"),
-        ("request", "warning"),
-    ]
+    found = [(line["event"], line["level"]) for line in own]
+    assert found == [("request failed", "error"), ("request", "warning")]
     [fault] = own[0]["exception"]
     assert fault["exc_type"] == "ValueError"
     assert fault["frames"][-1]["name"] == "fails"

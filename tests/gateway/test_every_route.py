@@ -1,6 +1,5 @@
 """Each route of the application, with each of its parameters wrong, without a key, and with the id of another
-tenant's object. A new route, and a new field of a request, need a line here.
-"""
+tenant's object. A new route, and a new field of a request, need a line here."""
 
 from __future__ import annotations
 
@@ -13,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import openai
 import pytest
 from prometheus_client import CollectorRegistry
 from support.batches import CHAT, chat, upload
-from support.commands import invoke
 from support.forms import ANCHOR, FILE, PURPOSE, Part, form
 from support.forms import field as part
-from support.gateway import HELLO, Gateway
+from support.gateway import HELLO, Gateway, add_key
 from support.pages import ROOT
 from support.servers.servers import Server
 from support.workers.hand_worker import HandWorker
@@ -259,65 +258,63 @@ def filled(text: str, ids: Mapping[str, str]) -> str:
     return text
 
 
-async def test_each_wrong_value_is_named(door: Gateway, worker: HandWorker, own: dict[str, str]) -> None:
-    async with httpx2.AsyncClient(base_url=door.url) as http:
+async def test_each_wrong_value_is_named(
+    worker: HandWorker, own: dict[str, str], http: httpx2.AsyncClient
+) -> None:
 
-        async def check(route: str, param: str, value: Any, arguments: dict[str, Any]) -> None:
-            if "json" in arguments:
-                body = filled(json.dumps(arguments.pop("json")), own)
-                arguments = {"content": body} | arguments
-            method, _, path = route.partition(" ")
-            answer = await http.request(method, filled(path, own), **arguments)
-            where = f"{route}: {param}={value!r:.80} {answer.status_code} {answer.text:.300}"
-            error = answer.json()["error"]
-            assert answer.status_code == (value.status if isinstance(value, Told) else 400), where
-            assert set(error) == {"message", "type", "param", "code"}, where
-            assert error["type"] == "invalid_request_error", where
-            assert re.fullmatch(re.escape(param) + r"([.\[].*)?", error["param"]), where
-            assert re.match(rf"{re.escape(error['param'])[:200]}: .", error["message"]), where
-            assert error["code"], where
+    async def check(route: str, param: str, value: Any, arguments: dict[str, Any]) -> None:
+        if "json" in arguments:
+            body = filled(json.dumps(arguments.pop("json")), own)
+            arguments = {"content": body} | arguments
+        method, _, path = route.partition(" ")
+        answer = await http.request(method, filled(path, own), **arguments)
+        where = f"{route}: {param}={value!r:.80} {answer.status_code} {answer.text:.300}"
+        error = answer.json()["error"]
+        assert answer.status_code == (value.status if isinstance(value, Told) else 400), where
+        assert set(error) == {"message", "type", "param", "code"}, where
+        assert error["type"] == "invalid_request_error", where
+        assert re.fullmatch(re.escape(param) + r"([.\[].*)?", error["param"]), where
+        assert re.match(rf"{re.escape(error['param'])[:200]}: .", error["message"]), where
+        assert error["code"], where
 
-        for route, line in TABLE.items():
-            for param, value, arguments in line.wrong():
-                await check(route, param, value, arguments)
-            for id in line.ids:
-                param = "model" if "/models/" in route else "id"
-                await check(route.replace("{id}", id), param, Told(404, id), {})
-        assert len((await http.get("/v1/batches")).json()["data"]) == 1
+    for route, line in TABLE.items():
+        for param, value, arguments in line.wrong():
+            await check(route, param, value, arguments)
+        for id in line.ids:
+            param = "model" if "/models/" in route else "id"
+            await check(route.replace("{id}", id), param, Told(404, id), {})
+    assert len((await http.get("/v1/batches")).json()["data"]) == 1
     assert await worker.redis.xlen(worker.keys.lane(Lane.INTERACTIVE)) == 0
 
 
 async def test_no_route_without_a_key_or_with_ids_of_others(
-    door: Gateway, worker: HandWorker, own: dict[str, str], valkey: Server
+    worker: HandWorker,
+    own: dict[str, str],
+    valkey: Server,
+    client: openai.AsyncOpenAI,
+    http: httpx2.AsyncClient,
 ) -> None:
     """The objects of `own` are the empty tenant's, and the key of queue default may not see the other one."""
-    done = await asyncio.to_thread(
-        invoke, "keys", "add", "bolt", "--queue", "default", "--redis-url", valkey.url
-    )
-    bolt = {"authorization": f"Bearer {done.stdout.strip()}"}
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        for route, line in TABLE.items():
-            method, _, path = route.partition(" ")
-            path = filled(path, own).replace("{id}", "other")
-            assert (await http.request(method, path)).status_code == (200 if route in OPEN else 401), route
-            asked = line.right | ({"model": "other"} if "model" in line.body else {})
-            if "{id}" in route or asked:
-                content = filled(json.dumps(asked), own)
-                answer = await http.request(method, path, content=content, headers=bolt)
-                assert (answer.status_code, answer.json()["error"]["type"]) == (
-                    404,
-                    "invalid_request_error",
-                ), route
-            if "after" in line.query and "{id}" not in route:
-                after = {"after": own[f"{path.removeprefix('/v1')}/{{id}}"].rpartition("/")[2]}
-                page = await http.get(path, headers=bolt)
-                assert (
-                    page.json()["data"],
-                    (await http.get(path, params=after, headers=bolt)).status_code,
-                ) == ([], 400)
+    key = await asyncio.to_thread(add_key, valkey, "bolt", "--queue", "default")
+    bolt = {"authorization": f"Bearer {key}"}
+    for route, line in TABLE.items():
+        method, _, path = route.partition(" ")
+        path = filled(path, own).replace("{id}", "other")
+        assert (await http.request(method, path)).status_code == (200 if route in OPEN else 401), route
+        asked = line.right | ({"model": "other"} if "model" in line.body else {})
+        if "{id}" in route or asked:
+            content = filled(json.dumps(asked), own)
+            answer = await http.request(method, path, content=content, headers=bolt)
+            assert (answer.status_code, answer.json()["error"]["type"]) == (404, "invalid_request_error"), (
+                route
+            )
+        if "after" in line.query and "{id}" not in route:
+            after = {"after": own[f"{path.removeprefix('/v1')}/{{id}}"].rpartition("/")[2]}
+            page = await http.get(path, headers=bolt)
+            found = (page.json()["data"], (await http.get(path, params=after, headers=bolt)).status_code)
+            assert found == ([], 400)
     await worker.redis.delete(API_KEYS)  # as if there had never been one
-    async with door.client() as client:
-        for id in (own[OWN_FILE], own[OWN_NOTES]):
-            assert (await client.files.content(id)).content
-        [batch] = (await client.batches.list()).data
-        assert batch.status in ("validating", "in_progress")
+    for id in (own[OWN_FILE], own[OWN_NOTES]):
+        assert (await client.files.content(id)).content
+    [batch] = (await client.batches.list()).data
+    assert batch.status in ("validating", "in_progress")

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import httpx2
 import pytest
 from pydantic import BaseModel, Field
-from support.gateway import gateway
 from support.http import fetch
 from support.models import tokenizers
 from support.models.spelling import CALLING_TEMPLATE, spelling_checkpoint, with_words
@@ -225,26 +223,6 @@ def test_what_is_strict_is_kept_or_refused(
     assert (error.code, error.field) == ("bad_request", "tools")
 
 
-def test_a_gateway_says_which_calls_fit(served: Server) -> None:
-    ask: dict[str, Any] = {
-        "model": "default", "messages": ASK, "temperature": 1.5, "max_tokens": 300,
-        "parallel_tool_calls": False, "chat_template_kwargs": {"enable_thinking": False},
-        "tool_choice": "required",
-    }  # fmt: skip
-    with gateway(served.url) as door, httpx2.Client(base_url=door.url, timeout=60) as http:
-
-        def answered(tool: dict[str, Any]) -> httpx2.Response:
-            return http.post("/v1/chat/completions", json=ask | {"tools": [tool]})
-
-        odd, even = answered(function("f", MISFIT)), answered(function("f", FIT))
-        refused = answered(function("f", MISFIT, strict=True))
-    told = [one.json()["choices"][0] for one in (odd, even)]
-    assert [one.headers.get("x-millstream-schema") for one in (odd, even)] == ["partial", None]
-    assert [(one["complete"], "schema_error" in one) for one in told] == [(False, True), (True, False)]
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tools")
-    assert "at /properties/digits" in refused.json()["error"]["message"]
-
-
 @pytest.mark.slow
 def test_a_thought_is_apart_from_the_answer(client: Client) -> None:
     """With a format and without; a prompt that is no chat is continued as it is."""
@@ -327,23 +305,3 @@ def test_limits_of_tokens_hold_to_the_end(client: Client) -> None:
 
 def _bytes_of(one: TokenLogprob) -> bytes:
     return one.token.encode() if one.bytes is None else bytes(one.bytes)
-
-
-@pytest.mark.slow
-def test_a_model_without_tools_calls_them_where_it_must(valkey: Server, tmp_path: Path) -> None:
-    """Its template shows none: they are described in the system message. By itself it would call nothing."""
-    asked: dict[str, Any] = {"tools": TOOLS, "temperature": 1.5, "max_tokens": 300}
-    model = str(spelling_checkpoint(tmp_path, max_position_embeddings=2048))
-    with Client(valkey.url) as client, worker_process(valkey, model, **REAL):
-        first = client.wait(client.submit(messages=ASK, **asked, tool_choice=NAMED).id, timeout_s=60)
-        [call] = first.choices[0].tool_calls
-        answer = {"role": "assistant", "content": None, "tool_calls": [call]}
-        outcome = {"role": "tool", "tool_call_id": call.id, "content": "done"}
-        more = client.submit(messages=[*ASK, answer, outcome], **asked, tool_choice="none")
-        assert client.wait(more.id, timeout_s=60).usage.prompt_tokens > first.usage.prompt_tokens
-        with pytest.raises(
-            JobFailed, match=r"tool_choice: .*does not write calls.*choose \"required\""
-        ) as failed:
-            client.wait(client.submit(messages=ASK, **asked).id, timeout_s=60)
-        error = failed.value.result.error
-        assert (error.code, error.field) == ("bad_request", "tool_choice")

@@ -1,6 +1,5 @@
 """A real (tiny, random) model in float32 behind the real queue: its answers are what transformers would
-generate, also where the compiler makes wrong code; then the worker says why it is slower.
-"""
+generate, also where the compiler makes wrong code; then the worker says why it is slower."""
 
 from __future__ import annotations
 
@@ -56,10 +55,7 @@ def script(folder: Path, lines: str) -> str:
 
 @pytest.mark.parametrize(
     ("compiler", "reason"),
-    [
-        (None, ""),
-        (wrong, "attention: plain PyTorch, slower than native: attention of 4 heads (2 KV) of"),
-    ],
+    [(None, ""), (wrong, "attention: plain PyTorch, slower than native: attention of 4 heads (2 KV) of")],
 )
 def test_greedy_is_what_transformers_generates(
     compiler: Callable[[Path], str] | None,

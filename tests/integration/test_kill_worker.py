@@ -1,6 +1,5 @@
 """SIGKILL of a whole worker in the middle of a stream: another one goes on, and the reader sees one unbroken
-text.
-"""
+text."""
 
 from __future__ import annotations
 

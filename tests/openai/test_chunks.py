@@ -43,17 +43,12 @@ def test_calls_come_whole_and_their_text_does_not() -> None:
 
 def test_thoughts_and_choices_have_places_of_their_own() -> None:
     found = chunks_of(
-        ChoiceDelta(index=1, reasoning_content="hm"),
-        ChoiceDelta(text="a <b"),
-        ChoiceDelta(index=1, text="c"),
+        ChoiceDelta(index=1, reasoning_content="hm"), ChoiceDelta(text="a <b"), ChoiceDelta(index=1, text="c")
     )
     assert [(one["index"], one["delta"]) for one in found] == [
-        (1, {"role": "assistant", "content": ""}),
-        (1, {"reasoning_content": "hm"}),
-        (0, {"role": "assistant", "content": ""}),
-        (0, {"content": "a <b"}),
-        (1, {"content": "c"}),
-    ]
+        (1, {"role": "assistant", "content": ""}), (1, {"reasoning_content": "hm"}),
+        (0, {"role": "assistant", "content": ""}), (0, {"content": "a <b"}), (1, {"content": "c"}),
+    ]  # fmt: skip
 
 
 PIECES = st.lists(

@@ -42,11 +42,8 @@ def function(**fields: Any) -> list[dict[str, Any]]:
 def test_tools_travel_with_their_key_order() -> None:
     made = sent(tools=[GET], tool_choice="required", parallel_tool_calls=False)
     assert made.tools == (Tool(name="get", description="d", parameters=TEXT, strict=True),)
-    assert (made.tool_choice, made.parallel_tool_calls, made.version) == (
-        ToolChoice(type="required"),
-        False,
-        3,
-    )
+    told = (made.tool_choice, made.parallel_tool_calls, made.version)
+    assert told == (ToolChoice(type="required"), False, 3)
     named = sent(tools=made.tools, tool_choice={"type": "function", "function": {"name": "get"}})
     assert named.tool_choice == ToolChoice(type="function", name="get")
     assert sent(tools=made.tools, tool_choice=named.tool_choice) == named
@@ -80,11 +77,8 @@ def test_an_answer_and_the_outcome_of_its_calls_go_back() -> None:
 
 
 def test_names_with_dots_need_newer_workers() -> None:
-    assert [sent(tools=function(name=name)).version for name in ("get_it-2", "a.b:c/d", "g" * 70)] == [
-        3,
-        5,
-        5,
-    ]
+    told = [sent(tools=function(name=name)).version for name in ("get_it-2", "a.b:c/d", "g" * 70)]
+    assert told == [3, 5, 5]
 
 
 def test_what_stands_beside_a_function_is_passed_over() -> None:
@@ -96,10 +90,8 @@ def test_what_stands_beside_a_function_is_passed_over() -> None:
         }
     ]
     assert sent(tools=more) == sent(tools=[GET])
-    assert unknown_in_tools([*more, {**GET, "x": None}]) == (
-        "tools.cache_control",
-        "tools.function.defer_loading",
-    )
+    told = unknown_in_tools([*more, {**GET, "x": None}])
+    assert told == ("tools.cache_control", "tools.function.defer_loading")
     assert unknown_in_tools("no list") == unknown_in_tools([5]) == ()
 
 

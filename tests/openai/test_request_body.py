@@ -13,7 +13,6 @@ from millstream.openai.fields.value_forms import TOP_TOKEN_ONLY
 from millstream.openai.request_body import read_body
 from millstream.openai.unsupported_field import UnsupportedField
 from millstream.wire.keys import Lane
-from millstream.wire.messages.job_messages import ChatMessage
 from millstream.wire.messages.response_format import ResponseFormat
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -73,31 +72,9 @@ def test_fields_of_chat(body: dict[str, Any], expected: dict[str, Any]) -> None:
     assert sampling(chat(**body)) == expected
 
 
-def test_a_prediction_is_text() -> None:
-    given = {"type": "content", "content": [{"type": "text", "text": "old"}]}
-    assert chat(prediction=given).request.prediction == "old"
-    assert completion(prediction=given).request.prediction == "old"
-    assert chat(prediction=None).request.prediction is None
-
-
 def test_inputs() -> None:
     assert completion(prompt=[1, 2, 3]).request.token_ids == (1, 2, 3)
     assert completion(prompt="héllo").request.prompt == "héllo"
-    messages = [
-        {"role": "developer", "content": "be brief"},
-        {"role": "user", "content": [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]},
-    ]
-    assert chat(messages=messages).request.messages == (
-        ChatMessage(role="system", content="be brief"),
-        ChatMessage(role="user", content="one two"),
-    )
-
-
-def test_values_for_the_chat_template_go_along() -> None:
-    assert chat(chat_template_kwargs={"enable_thinking": False}).request.chat_template_kwargs == {
-        "enable_thinking": False
-    }
-    assert chat(chat_template_kwargs=None).request.chat_template_kwargs is None
 
 
 def test_a_begun_answer_is_gone_on_with() -> None:
@@ -253,19 +230,3 @@ def test_what_is_wrong_is_named(read: Any, body: dict[str, Any], field: str, pro
     assert isinstance(caught.value, UnsupportedField) is (problem == "only text parts")
     assert caught.value.field == field
     assert problem in caught.value.problem
-
-
-def test_tools_and_calls_of_a_chat() -> None:
-    call = {"id": "c1", "type": "function", "function": {"name": "get", "arguments": "{}"}}
-    turns = [
-        *HELLO,
-        {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None},
-        {"role": "tool", "tool_call_id": "c1", "content": "7"},
-    ]
-    named = {"type": "function", "function": {"name": "get"}}
-    body = chat(messages=turns, tools=[GET], tool_choice=named, parallel_tool_calls=False)
-    [tool] = body.request.tools
-    assert (tool.name, tool.parameters) == ("get", '{"type":"object","properties":{}}')
-    assert (body.request.tool_choice.name, body.request.parallel_tool_calls) == ("get", False)
-    assert body.request.messages[1].tool_calls[0].id == body.request.messages[2].tool_call_id == "c1"
-    assert (body.ignored, chat(tools=[], tool_choice="auto").request) == ((), chat().request)

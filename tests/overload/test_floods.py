@@ -1,8 +1,7 @@
 """Floods against a real worker: what waits stays in the server, and memory stays within its bounds.
 
 The bounds are several times what is used, and far below what the same flood takes where nothing holds it
-back.
-"""
+back."""
 
 from __future__ import annotations
 
@@ -14,13 +13,7 @@ import pytest
 import redis.asyncio
 from support.servers.servers import Server
 from support.wire.flood import flooded_worker, watch
-from support.workers.counting_worker import (
-    assert_nothing_left,
-    counted,
-    model_name,
-    serving,
-    until,
-)
+from support.workers.counting_worker import assert_nothing_left, counted, model_name, serving, until
 from support.workers.work import LANE, SHARD, answer, raw_submission
 
 from millstream import AsyncClient, JobFields, QueueFull, Result, Unavailable

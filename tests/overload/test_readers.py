@@ -14,7 +14,7 @@ import redis.asyncio
 from support.servers.servers import Server
 from support.wire.flood import submit_all
 from support.workers.answering_worker import answering
-from support.workers.counting_worker import counted, until
+from support.workers.counting_worker import counted, until, until_read
 from support.workers.work import Work
 
 from millstream import AsyncClient, ClientOptions, JobFields, Result
@@ -101,10 +101,7 @@ async def test_ten_thousand_waiting_streams_hardly_ask(valkey: Server) -> None:
         async with asyncio.TaskGroup() as group:
             readers = [group.create_task(_read(client, job_id)) for job_id in ids]
 
-            async def all_wait() -> bool:
-                return await _log_reads(direct) >= jobs
-
-            await until(all_wait, 200)
+            await until_read(lambda: _log_reads(direct), lambda count: count >= jobs, 200)
             await direct.config_resetstat()
             await asyncio.sleep(window_s)
             reads = await _log_reads(direct)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.asyncio import Redis
 from support.servers.servers import Server
-from support.workers.counting_worker import assert_nothing_left, counted, until
+from support.workers.counting_worker import assert_nothing_left, counted, until_read
 from support.workers.work import LANE, SHARD, Work, answer
 
 from millstream import AsyncClient, ProtocolError
@@ -34,11 +34,8 @@ async def test_a_worker_survives_entries_that_no_worker_wrote(
         await strange.xreadgroup(GROUP, b"\xff\xfe", {LANE: ">"})
         assert await read_workers(strange, SHARD) == []
 
-        async def dropped() -> bool:
-            return bool(await strange.xlen(SHARD.dead) == 1)
-
         async with work():
-            await until(dropped)
+            await until_read(lambda: strange.xlen(SHARD.dead), lambda count: count == 1)
             assert (await client.wait(job.id, timeout_s=30)).text == counted(2, 3)
             assert await answer(client, "w1", 3) == counted(2, 3)
     await strange.delete(SHARD.job("0-half"))

@@ -1,6 +1,5 @@
 """What people send is theirs: no prompt, answer, metadata, stop string, tenant or token id in any line that a
-program writes, nor in metrics or heartbeats. Marked words are sent along every way, and looked for.
-"""
+program writes, nor in metrics or heartbeats. Marked words are sent along every way, and looked for."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ import redis.asyncio
 from support.commands import environment
 from support.http import fetch
 from support.servers.servers import Server, free_port
-from support.workers.counting_worker import model_name, settings, until
+from support.workers.counting_worker import model_name, settings, until_read
 from support.workers.work import SHARD, raw_submission
 
 from millstream import AsyncClient, NotReady
@@ -121,10 +120,7 @@ async def run_worker(
             for outcome in (await client.wait_many(ids, timeout_s=60)).values():
                 assert not isinstance(outcome, NotReady)
 
-            async def noted() -> bool:
-                return bool(await redis_client.xlen(SHARD.dead) >= 4)
-
-            await until(noted)
+            await until_read(lambda: redis_client.xlen(SHARD.dead), lambda count: count >= 4)
             beats = [await redis_client.hgetall(key) async for key in redis_client.scan_iter("*worker*")]
         _, page = await asyncio.to_thread(fetch, port)
         process.terminate()

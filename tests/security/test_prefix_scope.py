@@ -1,6 +1,5 @@
 """Whose prompts a tenant can find in the KV cache: `cached_tokens`, and the time to the first token, tell
-that a prompt was computed before. By default only to the tenant whose it was.
-"""
+that a prompt was computed before. By default only to the tenant whose it was."""
 
 from __future__ import annotations
 

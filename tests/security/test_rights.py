@@ -1,6 +1,5 @@
 """A role of `ops/deploy/users.acl` may send the commands that its rules name and no others, and their replies
-show nothing of other clients' jobs.
-"""
+show nothing of other clients' jobs."""
 
 from __future__ import annotations
 

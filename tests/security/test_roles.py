@@ -1,7 +1,6 @@
 """Each role of `ops/deploy/users.acl` can do everything that it is for: nothing is refused while jobs live
 every life that a job can have. The server's own log of refusals is asked: a script passes over some in
-silence.
-"""
+silence."""
 
 from __future__ import annotations
 
@@ -59,10 +58,7 @@ async def test_nothing_is_refused(
 @pytest.mark.parametrize("role", ["producer", "operator", "observer"])
 async def test_each_role_sees_of_the_queue_what_it_may(secured: SecuredServer, role: str) -> None:
     """Whose jobs wait is no producer's business, nor how many were given up."""
-    async with (
-        hand_worker(secured.login("admin")) as worker,
-        AsyncClient(secured.login(role)) as client,
-    ):
+    async with hand_worker(secured.login("admin")) as worker, AsyncClient(secured.login(role)) as client:
         desk = await Desk(worker.redis, SHARD).open()
         await desk.fill_window()
         await desk.park("0-parked", tenant="acme")

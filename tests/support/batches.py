@@ -54,6 +54,17 @@ async def rows_counted(client: openai.AsyncOpenAI, batch_id: str, count: int) ->
     return counts is not None and counts.completed + counts.failed == count
 
 
+def counts(batch: Batch) -> tuple[int, int]:
+    """Its rows that have an answer, and those that have none."""
+    assert batch.request_counts is not None
+    return batch.request_counts.completed, batch.request_counts.failed
+
+
+def faults(batch: Batch) -> list[tuple[int | None, str | None, str | None]]:
+    assert batch.errors is not None
+    return [(one.line, one.code, one.param) for one in batch.errors.data or ()]
+
+
 async def files_of(client: openai.AsyncOpenAI, batch: Batch) -> tuple[list[Line], list[Line]]:
     """The rows of its output and of its error file."""
     output, errors = [

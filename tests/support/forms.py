@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 Part = tuple[str, bytes]  # its Content-Disposition, its value
@@ -23,3 +24,12 @@ def form(*parts: Part, boundary: str = "b", end: str = "--") -> dict[str, Any]:
         lines += f"--{boundary}\r\nContent-Disposition: {disposition}\r\n\r\n".encode() + value + b"\r\n"
     lines += f"--{boundary}{end}\r\n".encode()
     return {"content": lines, "headers": {"content-type": f"multipart/form-data; boundary={boundary}"}}
+
+
+async def repeated(data: bytes, count: int) -> AsyncIterator[bytes]:
+    """The pieces of a form whose file is so many times the data."""
+    head, tail = form(PURPOSE, (FILE[0], b"|"))["content"].split(b"|")
+    yield head
+    for _ in range(count):
+        yield data
+    yield tail

@@ -20,7 +20,8 @@ import openai
 
 from millstream.gateway.gateway_settings import GatewaySettings
 from millstream.gateway.server import serve
-from support.commands import environment
+from support.commands import environment, invoke
+from support.servers.servers import Server
 
 LISTENS = r'"gateway listens".*"http://(.*?):(\d+)"'
 HELLO = [{"role": "user", "content": "hello"}]
@@ -150,10 +151,16 @@ async def gateway_within(redis_url: str, **settings: Any) -> AsyncIterator[tuple
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def add_key(server: Server, tenant: str, *options: object) -> str:
+    """By the command. A worker of this process may write beside it."""
+    done = invoke("keys", "add", tenant, *options, "--redis-url", server.url)
+    [key] = re.findall(r"ms-[\w-]{43}", done.stdout)
+    return str(key)
+
+
 def api_error(error: openai.APIStatusError) -> dict[str, Any]:
     """Its four fields; nothing else stands in the body."""
     body = json.loads(error.response.text)
     assert set(body) == {"error"}
     assert set(body["error"]) == {"message", "type", "param", "code"}
-    fields: dict[str, Any] = body["error"]
-    return fields
+    return body["error"]

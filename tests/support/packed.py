@@ -11,8 +11,7 @@ ZSTD = _zstd()
 
 
 def zstd(data: bytes) -> bytes:
-    packed: bytes = ZSTD.compress(data, options={ZSTD.CompressionParameter.checksum_flag: 1})
-    return packed
+    return ZSTD.compress(data, options={ZSTD.CompressionParameter.checksum_flag: 1})
 
 
 PACKERS: dict[FileCompression, Callable[[bytes], bytes]] = {

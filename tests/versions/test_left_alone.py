@@ -1,6 +1,5 @@
 """Jobs of a version that a worker does not take: it leaves them alone, once, uncharged, and says so where
-they wait in vain.
-"""
+they wait in vain."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Workers and clients of this build and of a later one on the same queue, while one replaces the other: real
-processes, real signals. Every answer is counted, so that a lost, repeated or foreign token shows.
-"""
+processes, real signals. Every answer is counted, so that a lost, repeated or foreign token shows."""
 
 from __future__ import annotations
 
@@ -173,10 +172,8 @@ async def test_this_version_comes_back_for_a_while(
             more = await client.submit("w40", max_tokens=3)
             assert text_of(await client.wait(more.id, timeout_s=30)) == counted(41, 3)
             left = [await record_of(redis_client, job_id) for job_id in (begun, waiting)]
-            assert [(one.state, one.attempt, one.died) for one in left] == [
-                ("queued", 1, 1),
-                ("queued", 0, 0),
-            ]
+            found = [(one.state, one.attempt, one.died) for one in left]
+            assert found == [("queued", 1, 1), ("queued", 0, 0)]
             with later.worker(server, model_name(tokenizer), name="again"):
                 assert await foreign.stream(begun) == counted(21, 20)
                 assert text_of(await client.wait(begun, timeout_s=30)) == counted(21, 20)

@@ -1,6 +1,5 @@
 """A submit that nobody would ever take is refused; one that may have to wait for an upgrade is not. The
-workers here are heartbeats only.
-"""
+workers here are heartbeats only."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 from support.servers.servers import Server
-from support.workers.counting_worker import until
+from support.workers.counting_worker import until_read
 
 from millstream import (
     AsyncClient,
@@ -80,38 +79,33 @@ async def looking_always(url: str, **options: Any) -> AsyncIterator[WorkerVersio
     await session.aclose()
 
 
-async def test_living_workers_that_take_another_version_refuse(server: Server, crew: Crew) -> None:
+async def test_living_workers_that_take_another_version_refuse(crew: Crew, client: AsyncClient) -> None:
     await crew.open(1, 1)
     await crew.join("b-1", 6, 6)
-    async with AsyncClient(server.url) as client:
-        with pytest.raises(QueueMismatch, match=r"no living worker takes message version 1.*they take 6:"):
-            await client.submit("w1")
-        with pytest.raises(QueueMismatch):
-            await client.submit_many([{"prompt": "w1"}])
-        await crew.die("b-1")
-        assert (await client.submit("w1")).created  # none is alive, and there were some that take it
+    with pytest.raises(QueueMismatch, match=r"no living worker takes message version 1.*they take 6:"):
+        await client.submit("w1")
+    with pytest.raises(QueueMismatch):
+        await client.submit_many([{"prompt": "w1"}])
+    await crew.die("b-1")
+    assert (await client.submit("w1")).created  # none is alive, and there were some that take it
 
 
-async def test_one_worker_of_any_shard_is_enough(server: Server, crew: Crew) -> None:
+async def test_one_worker_of_any_shard_is_enough(crew: Crew, client: AsyncClient) -> None:
     await crew.open(1, 1, shards=3)
     await crew.join("newer-1", 2, 2, shard=0)
     await crew.join("older-1", 1, 1, shard=2)
-    async with AsyncClient(server.url) as client:
-        assert (await client.submit("w1")).created
+    assert (await client.submit("w1")).created
 
 
-async def test_without_workers_the_window_of_those_that_were_decides(server: Server, crew: Crew) -> None:
+async def test_without_workers_the_window_of_those_that_were_decides(crew: Crew, client: AsyncClient) -> None:
     await crew.open(5, 6)
-    async with AsyncClient(server.url) as client:
-        with pytest.raises(
-            QueueMismatch, match=r"takes message version 5 to 6 and not 1.*start an upgraded one"
-        ):
-            await client.submit("w1")
-        await open_queue(crew.redis, "default", takes=Versions(1, 2))
-        assert (await client.submit("w1")).created
+    with pytest.raises(QueueMismatch, match=r"takes message version 5 to 6 and not 1.*start an upgraded one"):
+        await client.submit("w1")
+    await open_queue(crew.redis, "default", takes=Versions(1, 2))
+    assert (await client.submit("w1")).created
 
 
-async def test_each_request_needs_the_version_of_its_fields(server: Server, crew: Crew) -> None:
+async def test_each_request_needs_the_version_of_its_fields(crew: Crew, client: AsyncClient) -> None:
     """Old workers get what they know; what they would ignore waits for none of them."""
     newer: JobFields = {
         "id": "chat",
@@ -120,22 +114,19 @@ async def test_each_request_needs_the_version_of_its_fields(server: Server, crew
     }
     await crew.open(1, 1)
     await crew.join("older-1", 1, 1)
-    async with AsyncClient(server.url) as client:
-        plain, refused = await client.submit_many([{"prompt": "w1"}, newer])
-        assert isinstance(plain, Submitted)
-        assert isinstance(refused, QueueMismatch)
-        assert re.search(r"no living worker takes message version 2,.*they take 1:", str(refused))
-        await crew.join("newer-1", 1, 2)
-        assert (await client.submit(**newer)).created  # type: ignore[misc]
-        records = [await read_job(crew.redis, QUEUE.shard(0), one) for one in (plain.id, "0-chat")]
-        assert [record.version for record in records if record is not None] == [1, 2]
-        formatted: JobFields = {"prompt": "w1", "response_format": {"type": "json_object"}}
-        with pytest.raises(
-            QueueMismatch, match=r"takes message version 3,.*they take 1, 1 to 2: upgrade the"
-        ):
-            await client.submit(**formatted)  # type: ignore[misc]
-        await crew.join("newest-1", 1, 3)
-        assert (await client.submit(**formatted)).created  # type: ignore[misc]
+    plain, refused = await client.submit_many([{"prompt": "w1"}, newer])
+    assert isinstance(plain, Submitted)
+    assert isinstance(refused, QueueMismatch)
+    assert re.search(r"no living worker takes message version 2,.*they take 1:", str(refused))
+    await crew.join("newer-1", 1, 2)
+    assert (await client.submit(**newer)).created  # type: ignore[misc]
+    records = [await read_job(crew.redis, QUEUE.shard(0), one) for one in (plain.id, "0-chat")]
+    assert [record.version for record in records if record is not None] == [1, 2]
+    formatted: JobFields = {"prompt": "w1", "response_format": {"type": "json_object"}}
+    with pytest.raises(QueueMismatch, match=r"takes message version 3,.*they take 1, 1 to 2: upgrade the"):
+        await client.submit(**formatted)  # type: ignore[misc]
+    await crew.join("newest-1", 1, 3)
+    assert (await client.submit(**formatted)).created  # type: ignore[misc]
 
 
 async def test_prompts_are_estimated_where_no_living_worker_counts(server: Server, crew: Crew) -> None:
@@ -158,21 +149,26 @@ async def test_prompts_are_estimated_where_no_living_worker_counts(server: Serve
     assert await crew.redis.keys("*:job:*") == []
 
 
-async def test_counts_are_estimated_once_nobody_lives(
-    server: Server, crew: Crew, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(submission, "WorkerVersions", partial(WorkerVersions, look_s=0.0))
+@pytest.fixture
+async def jobs(server: Server, crew: Crew) -> AsyncIterator[QueueJobs]:
+    """Of a queue whose worker counts prompts, and never answers."""
     await crew.open(1, 4)
     await crew.join("newer-1", 1, 4)
     async with contextlib.aclosing(Session(server.url, ClientOptions())) as session:
-        jobs = QueueJobs(session, "default")
-        asked = [{"prompt": "x" * 40}, {"prompt": ""}]
-        counting = asyncio.create_task(count_prompts(jobs, Submission(jobs), asked, None, silent_s=0.1))
-        await until(lambda: _has_jobs(crew))
-        await asyncio.sleep(0.3)  # as long as a worker lives, there is no end of it
-        assert not counting.done()
-        await crew.die("newer-1")
-        first, second = await asyncio.wait_for(counting, 30)
+        yield QueueJobs(session, "default")
+
+
+async def test_counts_are_estimated_once_nobody_lives(
+    crew: Crew, jobs: QueueJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission, "WorkerVersions", partial(WorkerVersions, look_s=0.0))
+    asked = [{"prompt": "x" * 40}, {"prompt": ""}]
+    counting = asyncio.create_task(count_prompts(jobs, Submission(jobs), asked, None, silent_s=0.1))
+    await until_read(lambda: crew.redis.keys("*:job:*"), bool)
+    await asyncio.sleep(0.3)  # as long as a worker lives, there is no end of it
+    assert not counting.done()
+    await crew.die("newer-1")
+    first, second = await asyncio.wait_for(counting, 30)
     assert first == PromptTokens(10, estimated=True)
     assert isinstance(second, InvalidRequest)
     assert await crew.redis.keys("*:job:*") == []
@@ -186,40 +182,26 @@ class LostReplies(Submission):
         await asyncio.Event().wait()
 
 
-async def test_counts_cancelled_during_a_submit_leave_none(server: Server, crew: Crew) -> None:
-    await crew.open(1, 4)
-    await crew.join("newer-1", 1, 4)
-    async with contextlib.aclosing(Session(server.url, ClientOptions())) as session:
-        jobs = QueueJobs(session, "default")
-        counting = asyncio.create_task(count_prompts(jobs, LostReplies(jobs), [{"prompt": "w1"}], None))
-        await until(lambda: _has_jobs(crew))
-        counting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await counting
+async def test_counts_cancelled_during_a_submit_leave_none(crew: Crew, jobs: QueueJobs) -> None:
+    counting = asyncio.create_task(count_prompts(jobs, LostReplies(jobs), [{"prompt": "w1"}], None))
+    await until_read(lambda: crew.redis.keys("*:job:*"), bool)
+    counting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await counting
     assert await crew.redis.keys("*:job:*") == []
 
 
-async def _has_jobs(crew: Crew) -> bool:
-    return bool(await crew.redis.keys("*:job:*"))
-
-
-async def test_a_count_that_is_given_up_leaves_no_job(server: Server, crew: Crew) -> None:
-    await crew.open(1, 4)
-    await crew.join("silent-1", 1, 4)
-    async with AsyncClient(server.url) as client:
-        with pytest.raises(NotReady):
-            await client.count("w1", timeout_s=0.2)
-        waiting = asyncio.create_task(client.count("w1"))
-
-        async def is_there() -> bool:
-            return bool(await crew.redis.keys("*:job:*"))
-
-        await until(is_there)
-        await asyncio.sleep(0.1)  # it waits for the job's end
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert await crew.redis.keys("*:job:*") == []
+@pytest.mark.usefixtures("jobs")
+async def test_a_count_that_is_given_up_leaves_no_job(crew: Crew, client: AsyncClient) -> None:
+    with pytest.raises(NotReady):
+        await client.count("w1", timeout_s=0.2)
+    waiting = asyncio.create_task(client.count("w1"))
+    await until_read(lambda: crew.redis.keys("*:job:*"), bool)
+    await asyncio.sleep(0.1)  # it waits for the job's end
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await crew.redis.keys("*:job:*") == []
 
 
 async def test_a_client_notices_that_the_workers_were_replaced(server: Server, crew: Crew) -> None:
@@ -230,31 +212,29 @@ async def test_a_client_notices_that_the_workers_were_replaced(server: Server, c
             await versions.open()
 
 
-async def test_the_look_is_not_at_every_submit(server: Server, crew: Crew) -> None:
+async def test_the_look_is_not_at_every_submit(crew: Crew, client: AsyncClient) -> None:
     await crew.open(1, 2)
     await crew.join("a-1", 1, 2)
     await crew.redis.config_resetstat()
-    async with AsyncClient(server.url) as client:
-        await client.submit("w1")
+    await client.submit("w1")
 
-        async def looks() -> int:
-            stats: dict[str, Any] = await crew.redis.info("commandstats")
-            names = ("cmdstat_xinfo|consumers", "cmdstat_xinfo")
-            return sum(stats.get(name, {"calls": 0})["calls"] for name in names)
+    async def looks() -> int:
+        stats: dict[str, Any] = await crew.redis.info("commandstats")
+        names = ("cmdstat_xinfo|consumers", "cmdstat_xinfo")
+        return sum(stats.get(name, {"calls": 0})["calls"] for name in names)
 
-        before = await looks()
-        assert before == 2  # both lanes
-        for _ in range(20):
-            await client.submit("w1", max_tokens=1)  # the window of a lane is looked at when it may be full
-        assert await looks() == before
+    before = await looks()
+    assert before == 2  # both lanes
+    for _ in range(20):
+        await client.submit("w1", max_tokens=1)  # the window of a lane is looked at when it may be full
+    assert await looks() == before
 
 
-async def test_a_damaged_heartbeat_refuses_nobody(server: Server, crew: Crew) -> None:
+async def test_a_damaged_heartbeat_refuses_nobody(crew: Crew, client: AsyncClient) -> None:
     await crew.open(1, 2)
     await crew.join("a-1", 2, 2)
     await crew.redis.hset(QUEUE.shard(0).worker("a-1"), "version_max", "many")
-    async with AsyncClient(server.url) as client:
-        assert (await client.submit("w1")).created
+    assert (await client.submit("w1")).created
 
 
 async def test_metadata_that_the_server_lost_is_written_again(

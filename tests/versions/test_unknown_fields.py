@@ -1,6 +1,5 @@
 """What a later version adds, this one passes over: in every message, hash, heartbeat and in the metadata.
-What it must not pass over it refuses, with a word on what to do.
-"""
+What it must not pass over it refuses, with a word on what to do."""
 
 from __future__ import annotations
 
@@ -145,29 +144,28 @@ async def newer(desk: Desk) -> Claim:
 
 
 async def test_a_stream_that_cannot_be_read_ends_with_what_to_do(
-    server: Server, desk: Desk, newer: Claim
+    desk: Desk, newer: Claim, client: AsyncClient
 ) -> None:
     await desk.redis.xadd(SHARD.tokens("0-newer"), {"k": "X", "b": "text"}, id="1-2")
     upgrade = rf"0-newer is of message version {LATER.high}, and this client takes {TAKEN}: upgrade it"
-    async with AsyncClient(server.url) as client:
-        with pytest.raises(ProtocolError, match=upgrade):
-            [event async for event in client.stream("0-newer")]
+    with pytest.raises(ProtocolError, match=upgrade):
+        [event async for event in client.stream("0-newer")]
 
 
-async def test_a_live_entry_that_cannot_be_read_does_so_too(server: Server, desk: Desk, newer: Claim) -> None:
-    async with AsyncClient(server.url) as client:
-        events = client.stream("0-newer")
-        assert (await anext(events)).text == "a"
-        pushed = codec.pack({"choices": [{"text": "b", "finish_reason": "moved"}]})
-        await desk.append(newer, 2, pushed)
-        with pytest.raises(ProtocolError, match=r"upgrade it .*finish_reason"):
-            await anext(events)
+async def test_a_live_entry_that_cannot_be_read_does_so_too(
+    desk: Desk, newer: Claim, client: AsyncClient
+) -> None:
+    events = client.stream("0-newer")
+    assert (await anext(events)).text == "a"
+    pushed = codec.pack({"choices": [{"text": "b", "finish_reason": "moved"}]})
+    await desk.append(newer, 2, pushed)
+    with pytest.raises(ProtocolError, match=r"upgrade it .*finish_reason"):
+        await anext(events)
 
 
-async def test_a_result_that_cannot_be_read_does_so_too(server: Server, desk: Desk, newer: Claim) -> None:
+async def test_a_result_that_cannot_be_read_does_so_too(
+    desk: Desk, newer: Claim, client: AsyncClient
+) -> None:
     await desk.finish(newer, 2, result=codec.pack({"choices": [{"text": ["no", "string"]}]}))
-    async with AsyncClient(server.url) as client:
-        with pytest.raises(
-            ProtocolError, match=rf"version {LATER.high}, .* takes {TAKEN}: upgrade it .*text"
-        ):
-            await client.result("0-newer")
+    with pytest.raises(ProtocolError, match=rf"version {LATER.high}, .* takes {TAKEN}: upgrade it .*text"):
+        await client.result("0-newer")

@@ -1,7 +1,6 @@
 """A server (Valkey, where a test does not ask for `BOTH`), a client of it, and what workers of this process
 are given: a tokenizer with a chat template, and input that is read when a test lets it be. Engines that die
-are replaced soon.
-"""
+are replaced soon."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from redis.asyncio import Redis
 from support.servers.servers import BOTH
@@ -116,18 +114,6 @@ async def test_stop_strings_and_tokens_end_an_answer(client: AsyncClient, work: 
     assert ended.token_ids == (996, 997, 998, 999)
     assert ignored.token_ids == (996, 997, 998, 999, 0, 1)
     assert (stopped.text, stopped.token_ids) == ("w5 w6", (5, 6, 7))
-
-
-async def test_token_ids_and_chat_messages(client: AsyncClient, work: Work, chat_tokenizer: Path) -> None:
-    turns = [{"role": "system", "content": "w1"}, {"role": "user", "content": "w20"}]
-    async with work(tokenizer=chat_tokenizer):
-        ids = await client.submit(token_ids=[5, 8], max_tokens=2)
-        asked = await client.submit(messages=turns[1:], chat_template_kwargs={"last": "w40"}, max_tokens=2)
-        chat = await client.submit(messages=turns, max_tokens=2)
-        assert (await client.wait(ids.id, timeout_s=30)).text == "w9 w10"
-        assert (await client.wait(asked.id, timeout_s=30)).text == "w41 w42"
-        result = await client.wait(chat.id, timeout_s=30)
-    assert (result.text, result.usage.prompt_tokens) == ("w21 w22", 2)
 
 
 @pytest.mark.slow

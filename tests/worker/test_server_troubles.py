@@ -1,6 +1,5 @@
 """What the server can do to a worker in the middle of a job: lose the end of a log, run out of memory, go
-away, give the job to somebody else. Readers see one text and pollers one result.
-"""
+away, give the job to somebody else. Readers see one text and pollers one result."""
 
 from __future__ import annotations
 
@@ -13,7 +12,14 @@ from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 from support.servers.servers import BOTH, Server
 from support.wire.flood import submit_all
-from support.workers.counting_worker import Worker, assert_nothing_left, counted, until, until_running
+from support.workers.counting_worker import (
+    Worker,
+    assert_nothing_left,
+    counted,
+    until,
+    until_read,
+    until_running,
+)
 from support.workers.work import (
     LANE,
     SHARD,
@@ -64,10 +70,7 @@ async def test_a_flushed_queue_keeps_its_shape(server: Server, redis_client: Red
             await outcome(client, "w1", 2)
         await redis_client.flushall()
 
-        async def restored() -> bool:
-            return await read_queue(redis_client, "default") is not None
-
-        await until(restored)
+        await until_read(lambda: read_queue(redis_client, "default"), lambda queue: queue is not None)
         async with AsyncClient(server.url) as client:
             jobs = [await client.submit("w1", max_tokens=2) for _ in range(8)]
             for job in jobs:
@@ -140,10 +143,7 @@ async def test_a_job_outlasts_a_server_that_takes_no_writes(
         if ends:
             work.go(6)
 
-            async def ended() -> bool:
-                return (await record_of(redis_client, job_id)).state.terminal
-
-            await until(ended)
+            await until_read(lambda: record_of(redis_client, job_id), lambda record: record.state.terminal)
         await redis_client.config_set(setting, "0")
         work.go(6)
         await assert_whole(client, job_id, 9)

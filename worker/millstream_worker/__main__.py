@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from millstream.errors import MissingExtra
 from millstream.version import version
-from millstream_worker.start_options import CHECK, REPLACE_MODEL, VERSION
+from millstream_worker.engine.runner.model_config.model_types import table
+from millstream_worker.start_options import CHECK, MODELS, REPLACE_MODEL, VERSION
 
 NEEDED = ("torch", "transformers", "pydantic_settings", "prometheus_client")
 
@@ -18,6 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if VERSION in given:
         sys.stdout.write(f"millstream-worker {version()}\n")
+        return 0
+    if MODELS in given:
+        sys.stdout.writelines(f"{name:28}{how:16}{why}".rstrip() + "\n" for name, how, why in table())
         return 0
     if any(importlib.util.find_spec(module) is None for module in NEEDED):
         sys.stderr.write(f"millstream-worker: {MissingExtra('worker', 'the worker')}\n")

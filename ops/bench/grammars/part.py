@@ -16,7 +16,6 @@ import argparse
 import os
 import statistics
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,11 +33,9 @@ from ops.bench.workloads import make
 
 from millstream_worker.engine.assembly import build
 from millstream_worker.engine.engine import Engine
-from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine_link.link import engine_environment
 
-Build = Callable[[EngineConfig, Callable[[str], None]], tuple[Any, EngineInfo]]
 PROMPT = 64  # tokens
 FIELDS = 30
 ROWS_OF_MANY = 64  # in the batch, as a worker's on a CPU
@@ -124,7 +121,7 @@ def _spread(model: str, name: str, turn: Turn) -> Row:
     }
 
 
-def measure(model: str, options: argparse.Namespace, folder: Path, build: Build = build) -> list[Row]:
+def measure(model: str, options: argparse.Namespace, folder: Path) -> list[Row]:
     """`folder`: for what is made on the way."""
     own = sized_tokenizer(checkpoint(model, "cpu"), folder)
     size = size_of(own)

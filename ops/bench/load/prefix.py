@@ -158,13 +158,7 @@ async def measure(
     return points
 
 
-def run(
-    options: argparse.Namespace,
-    folder: Path,
-    model: ModelSize,
-    limits: Limits,
-    modes: Mapping[str, Any] = MODES,
-) -> list[Row]:
+def run(options: argparse.Namespace, folder: Path, model: ModelSize, limits: Limits) -> list[Row]:
     """All modes, printed and drawn; returns the table."""
     experiment = Experiment(folder, model, Prompts(*options.shape), options)
     limits_s = {
@@ -175,7 +169,7 @@ def run(
     table: list[Row] = []
     loads: list[float] = list(options.loads)
     for mode in options.modes:
-        points = asyncio.run(measure(mode, experiment, loads, modes))
+        points = asyncio.run(measure(mode, experiment, loads))
         aside = [] if options.loads or loads[0] == PUBLISHED_LOADS[0] else [IN_PROPORTION]
         table += table_rows(mode, points, limits_s)
         draw(options.pictures / f"prefix_{mode}.png", mode, points, limits_s, [*notes, *aside])

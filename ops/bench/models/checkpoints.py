@@ -15,8 +15,10 @@ from ops.bench.models.shapes import SHAPES
 
 
 def checkpoint(model: str, device: str = "cpu") -> Path:
-    """`model`: a shape's name, a folder, or a hub id. A folder with config.json and safetensors, in a
-    precision that the device computes: every engine gets the same."""
+    """`model`: a shape's name, a folder, a GGUF file, or a hub id. Returns a folder with config.json and
+    safetensors, in a precision that the device computes: every engine gets the same; a file as it is."""
+    if model.endswith(".gguf"):
+        return Path(model)
     if model in SHAPES:
         return shaped_checkpoint(model, device)
     if Path(model).is_dir():

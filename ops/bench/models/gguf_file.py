@@ -37,7 +37,8 @@ def _write(folder: Path, config: Any, path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     writer = gguf.GGUFWriter(path, config.model_type)
-    _describe(writer, config)
+    describe(writer, config)
+    _add_tokenizer(writer, config.vocab_size)
     names = gguf.get_tensor_name_map(
         gguf.MODEL_ARCH.LLAMA if config.model_type == "llama" else gguf.MODEL_ARCH.QWEN3,
         config.num_hidden_layers,
@@ -46,7 +47,7 @@ def _write(folder: Path, config: Any, path: Path) -> None:
     tensors = {tensor.data_ptr(): (name, tensor) for name, tensor in reversed(model.state_dict().items())}
     for name, tensor in tensors.values():  # a tied head is the embedding
         if config.model_type == "llama":
-            tensor = _rotary_order(name, tensor, config)
+            tensor = rotary_order(name, tensor, config)
         own = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if tensor.ndim > 1 and tensor.dtype == torch.bfloat16:
             data = tensor.contiguous().view(torch.uint8).numpy()
@@ -59,7 +60,8 @@ def _write(folder: Path, config: Any, path: Path) -> None:
     writer.close()
 
 
-def _describe(writer: Any, config: Any) -> None:
+def describe(writer: Any, config: Any) -> None:
+    """The model, but for its tokenizer."""
     head_dim = config.head_dim
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
@@ -71,9 +73,11 @@ def _describe(writer: Any, config: Any) -> None:
     writer.add_value_length(head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_dimension_count(head_dim)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    if window := getattr(config, "sliding_window", None):
+        writer.add_sliding_window(window)
     writer.add_vocab_size(config.vocab_size)
-    _add_tokenizer(writer, config.vocab_size)
 
 
 def _add_tokenizer(writer: Any, size: int) -> None:
@@ -90,7 +94,7 @@ def _add_tokenizer(writer: Any, size: int) -> None:
     writer.add_eos_token_id(2)
 
 
-def _rotary_order(name: str, tensor: Any, config: Any) -> Any:
+def rotary_order(name: str, tensor: Any, config: Any) -> Any:
     """llama.cpp rotates neighbouring numbers of a llama's heads, transformers the halves."""
     heads = {"q_proj.weight": config.num_attention_heads, "k_proj.weight": config.num_key_value_heads}
     for ending, count in heads.items():

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,6 @@ from ops.bench.workloads import make
 from millstream_worker.engine.assembly import build
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.engine import Engine
-from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine_link.link import engine_environment
 
@@ -48,11 +47,7 @@ class _Uncomputed:
         return torch.zeros(len(plan.logit_indices), self.vocab)
 
 
-def measure(
-    model: str,
-    options: argparse.Namespace,
-    build: Callable[[EngineConfig, Callable[[str], None]], tuple[Any, EngineInfo]] = build,
-) -> list[Row]:
+def measure(model: str, options: argparse.Namespace) -> list[Row]:
     """A row for each format."""
     folder = checkpoint(model, "cpu")
     size = size_of(folder)

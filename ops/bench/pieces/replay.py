@@ -12,7 +12,6 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 from ops.bench import machine, plots
@@ -27,7 +26,6 @@ from ops.bench.workloads import Workload, make
 from millstream_worker.engine.assembly import build
 from millstream_worker.engine.brain.batch.plan import LOGITS
 from millstream_worker.engine.engine import Engine
-from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.model.model_heads import FEWEST
 from millstream_worker.engine_link.link import engine_environment
@@ -36,13 +34,7 @@ PROMPT = 64  # tokens
 TURN = 8  # steps, of which the first is not counted
 
 
-def measure(
-    model: str,
-    rows: int,
-    options: argparse.Namespace,
-    limits: Limits,
-    build: Callable[[EngineConfig, Callable[[str], None]], tuple[Any, EngineInfo]] = build,
-) -> Row:
+def measure(model: str, rows: int, options: argparse.Namespace, limits: Limits) -> Row:
     folder = checkpoint(model, "cpu")
     size = size_of(folder)
     context = PROMPT + 2 * TURN * options.turns + 3 * TURN

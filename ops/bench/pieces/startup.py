@@ -96,7 +96,8 @@ def limit(folder: Path, limits: machine.Limits) -> str:
     """The time in which memory delivers the weights. A GPU's get there through the host's, which is
     slower.
     """
-    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    files = [folder] if folder.is_file() else folder.glob("*.safetensors")
+    size = sum(file.stat().st_size for file in files)
     return f"{size / limits.read_bytes_s:6.2f}         the limit: {size / 1e6:,.0f} MB of weights; {limits}"
 
 
@@ -120,7 +121,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "python -m ops.bench startup", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--model", default="smol135m", help="a shape, a folder or a hub id")
+    parser.add_argument("--model", default="smol135m", help="a shape, a folder, a GGUF file or a hub id")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--kv-memory", default="auto")

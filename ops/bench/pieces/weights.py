@@ -13,7 +13,7 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from ops.bench.workloads import make
 
 from millstream_worker.engine.assembly import build
 from millstream_worker.engine.engine import Engine
-from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
+from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine_link.link import engine_environment
 
@@ -37,11 +37,7 @@ AS_THEY_ARE = ("auto", "int8")  # settings of a worker; the others are types of 
 _PREFILL = 10**6  # the number of its requests
 
 
-def measure(
-    model: str,
-    options: argparse.Namespace,
-    build: Callable[[EngineConfig, Callable[[str], None]], tuple[Any, EngineInfo]] = build,
-) -> list[Row]:
+def measure(model: str, options: argparse.Namespace) -> list[Row]:
     """A row for each format of weights."""
     folder = checkpoint(model, "cpu")
     size = size_of(folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -13,13 +13,11 @@ from ops.bench.speculation.texts import Prompt
 from millstream_worker.engine.assembly import build
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
 from millstream_worker.engine.engine import Engine
-from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
+from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 MODES = ("off", "always", "auto")
 TAIL = 20  # the last of so many rows are a batch's tail
-
-Build = Callable[[EngineConfig, Callable[[str], None]], tuple[Any, EngineInfo]]
 
 
 @dataclass(slots=True)
@@ -41,12 +39,7 @@ class Turns:
     and its draws are replaced by those tokens: random weights write nothing that is worth drafting.
     """
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        played: Mapping[Prompt, list[int]] | None = None,
-        build: Build = build,
-    ) -> None:
+    def __init__(self, config: EngineConfig, played: Mapping[Prompt, list[int]] | None = None) -> None:
         self._engine: Engine[Any]
         self._engine, self.info = build(config, lambda message: None)
         self._played = played

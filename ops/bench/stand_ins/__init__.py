@@ -1,2 +1,2 @@
-"""Engine processes without a model, for what is not about the model: one draws at a given pace, one has the
-real scheduler, one (of the tests) counts."""
+"""Engine processes without a model, for what is not about the model: one draws at a given pace, one (of
+the tests) counts."""

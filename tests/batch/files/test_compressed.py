@@ -11,12 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.packed import PACKERS, ZSTD
 
-from millstream.batch.files.compressed import (
-    DamagedData,
-    Decompressor,
-    FileCompression,
-    compression_in,
-)
+from millstream.batch.files.compressed import DamagedData, Decompressor, FileCompression, compression_in
 
 packings = pytest.mark.parametrize("packing", FileCompression)
 

@@ -12,6 +12,8 @@ from millstream.batch.rows import batch_lines
 from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, digest_of, parse, read_row
 from millstream.batch.rows.faults import FaultCode, LineFault, faults_only
 from millstream.wire.keys import Lane, check_own_id
+from millstream.wire.messages import codec
+from millstream.wire.messages.job_messages import Request
 
 
 def row_of(fields: Any) -> BatchLine:
@@ -105,6 +107,16 @@ def test_unknown_fields_of_the_line_are_reported_too() -> None:
 def test_the_expected_answer_is_taken_from_the_metadata() -> None:
     assert row_of(completion("a", metadata={"expected": "x"})).expected == "x"
     assert row_of(completion("a")).expected is None
+
+
+def test_an_encoded_row_has_the_encoded_requests_alone() -> None:
+    line = completion("a", ["one", "two"])
+    plain, encoded = (
+        read_row(1, "a", line, lane=Lane.BATCH, tenant="", encoded=asked) for asked in (False, True)
+    )
+    assert [codec.decode(Request, one.payload) for one in encoded.encoded] == list(plain.requests)
+    assert (encoded.requests, plain.encoded) == ((), ())
+    assert encoded.size == plain.size
 
 
 def test_the_digest_is_of_custom_id_and_content() -> None:

@@ -51,10 +51,8 @@ def test_unknown_fields_of_messages_are_told() -> None:
 
 def test_a_field_that_a_server_has_is_not_unknown() -> None:
     findings = found(chat(user="u", tempo=1, max_token=2))
-    assert (
-        findings.told_unread(unknown_only=True)
-        == "tempo in 1 line, max_token in 1 line (did you mean max_tokens?)"
-    )
+    seen = findings.told_unread(unknown_only=True)
+    assert seen == "tempo in 1 line, max_token in 1 line (did you mean max_tokens?)"
 
 
 def test_names_inside_of_fields_are_known_too() -> None:

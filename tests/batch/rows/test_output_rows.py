@@ -31,13 +31,9 @@ LOGPROBS = (
 RESULT = Result(
     choices=(Choice(index=0, text="é!", token_ids=(5, 6), finish_reason="stop", logprobs=LOGPROBS),),
     usage=Usage(prompt_tokens=10, cached_tokens=8, output_tokens=2),
-    timing=Timing(submitted_ms=1_000, finished_ms=1_700_000_000_123),
-    model="small",
-    weights="int8",
-    kv_format="int8",
-    sampling={"temperature": 0.6},
-    metadata={"page": "3"},
-)
+    timing=Timing(submitted_ms=1_000, finished_ms=1_700_000_000_123), model="small", weights="int8",
+    kv_format="int8", sampling={"temperature": 0.6}, metadata={"page": "3"},
+)  # fmt: skip
 
 
 def test_the_sampled_token_is_among_the_likeliest() -> None:
@@ -93,10 +89,8 @@ def test_a_completion() -> None:
 def test_draft_tokens_are_those_of_predictions() -> None:
     drafted = RESULT.model_copy(update={"usage": Usage(draft_tokens=9, accepted_draft_tokens=7)})
     usage = answer_row(CHAT, "0-abc", drafted)["response"]["body"]["usage"]
-    assert usage["completion_tokens_details"] == {
-        "accepted_prediction_tokens": 7,
-        "rejected_prediction_tokens": 2,
-    }
+    found = usage["completion_tokens_details"]
+    assert found == {"accepted_prediction_tokens": 7, "rejected_prediction_tokens": 2}
 
 
 def test_a_chat_completion() -> None:
@@ -119,11 +113,7 @@ def test_a_failed_job_names_the_field_of_the_line() -> None:
     row = failure_row(ROW, "0-abc", end)
     said = {"code": "context_length_exceeded", "message": "max_tokens: too many (got 9)"}
     assert row["error"] == said | {"param": "body.max_tokens", "line": 7}
-    assert row["response"] == {
-        "status_code": 400,
-        "request_id": "0-abc",
-        "body": api_error(end).body(),
-    }
+    assert row["response"] == {"status_code": 400, "request_id": "0-abc", "body": api_error(end).body()}
     inner = row["response"]["body"]["error"]
     assert inner == said | {"param": "max_tokens", "type": "invalid_request_error"}
 
@@ -131,12 +121,8 @@ def test_a_failed_job_names_the_field_of_the_line() -> None:
 def test_other_ends_without_an_answer() -> None:
     ends = [JobFailed("j", "engine_lost", "x"), JobCancelled("j"), JobExpired("j"), NotFound("j")]
     rows = [failure_row(ROW, "j", end) for end in ends]
-    assert [(row["error"]["code"], row["response"]["status_code"]) for row in rows] == [
-        ("engine_lost", 500),
-        ("cancelled", 409),
-        ("expired", 408),
-        ("not_found", 404),
-    ]
+    found = [(row["error"]["code"], row["response"]["status_code"]) for row in rows]
+    assert found == [("engine_lost", 500), ("cancelled", 409), ("expired", 408), ("not_found", 404)]
 
 
 def test_lines_that_were_never_submitted_have_no_response() -> None:
@@ -162,18 +148,13 @@ def test_a_truncated_answer_is_an_error_row_with_all_choices() -> None:
     assert not is_incomplete(RESULT.model_copy(update={"choices": (whole,)}))
     for line, texts in ((ROW, ["{}", "{"]), (CHAT, [{"content": "{}"}, {"content": "{"}])):
         row = incomplete_row(line, "0-abc", result)
-        assert (row["error"]["code"], row["error"]["param"], row["error"]["line"]) == (
-            "incomplete_output",
-            None,
-            7,
-        )
+        found = (row["error"]["code"], row["error"]["param"], row["error"]["line"])
+        assert found == ("incomplete_output", None, 7)
         assert "--retry-incomplete" in row["error"]["message"]
         assert (row["id"], row["response"]["status_code"]) == ("batch_req_d1", 200)
         choices = row["response"]["body"]["choices"]
-        assert [(one["complete"], one["finish_reason"]) for one in choices] == [
-            (True, "stop"),
-            (False, "length"),
-        ]
+        found = [(one["complete"], one["finish_reason"]) for one in choices]
+        assert found == [(True, "stop"), (False, "length")]
         shown = [one.get("text") or {"content": one["message"]["content"]} for one in choices]
         assert shown == texts
 

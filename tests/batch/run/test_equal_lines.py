@@ -6,13 +6,12 @@ import asyncio
 import gzip
 import json
 from collections.abc import Iterable, Mapping
-from itertools import count
 from random import Random
 from typing import Any
 
 import pytest
 from support.batch_files import BatchFiles
-from support.commands import invoke, process
+from support.commands import invoke
 from support.workers.answering_worker import CUT, answering, completion, read_rows, shout
 from support.workers.counting_worker import until
 
@@ -76,34 +75,6 @@ async def test_followers_are_in_the_window_and_have_no_job(place: BatchFiles) ->
     assert worker.computed_once() == 2
 
 
-def answer_or_fail(failures: int, error: bool) -> Any:
-    """Answers of a worker whose first ones are failures, or are cut."""
-    calls = count()
-
-    def answer(request: Request) -> str | ErrorInfo:
-        if next(calls) >= failures:
-            return shout(request)
-        return ErrorInfo(code="model_refused", message="not now") if error else f"{{{CUT}"
-
-    return answer
-
-
-async def test_a_failure_is_shared_with_none(place: BatchFiles) -> None:
-    """The next line leads, and after a second failure each line is computed."""
-    format_ = {"response_format": {"type": "json_object"}}
-    for error, failures, computed in ((True, 1, 2), (True, 2, 6), (True, 9, 6), (False, 1, 2), (False, 2, 6)):
-        for path in (place.out, place.errors, place.run_file):
-            path.unlink(missing_ok=True)
-        place.write(*equal(6, **format_))
-        with answering(place.server.url, answer=answer_or_fail(failures, error)) as worker:
-            summary = await place.run()
-        assert worker.computed_once() == computed
-        failed = min(failures, 6)
-        assert (summary.completed, summary.failed, summary.reused) == (6 - failed, failed, 6 - computed)
-        assert summary.incomplete == (0 if error else failed)
-        assert place.answers().keys() == {f"hello-{i}" for i in range(failed, 6)}
-
-
 async def test_rows_that_the_client_refuses_have_their_own_faults(place: BatchFiles) -> None:
     class Small(AsyncClient):
         async def submit_many(self, jobs: Iterable[Any], **options: Any) -> Any:
@@ -128,21 +99,6 @@ async def test_a_cancelled_leader_is_followed_by_the_next_line(place: BatchFiles
         summary = await running
     assert worker.computed_once() == 1
     assert (summary.completed, summary.failed, summary.reused) == (3, 1, 2)
-
-
-def test_a_run_that_is_killed_in_the_middle_of_a_leader_goes_on(place: BatchFiles) -> None:
-    place.write(*equal(9), *equal(9, "other"))
-    with answering(place.server.url) as worker:
-        worker.gate.clear()
-        with process(*place.command) as running:
-            while place.queued() < 2:
-                assert running.poll() is None
-            running.kill()
-        worker.gate.set()
-        assert invoke(*place.command).exit_code == 0
-        assert worker.computed_once() == 2
-    assert len(place.answers()) == 18
-    assert place.states() == {}
 
 
 async def test_a_run_that_dies_while_followers_get_rows_goes_on(place: BatchFiles) -> None:

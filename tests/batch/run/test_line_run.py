@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
-from millstream import AsyncClient, NotFound, QueueFull, State, Submitted
+import pytest
+
+from millstream import AsyncClient, JobCancelled, NotFound, QueueFull, State, Submitted
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.line_ends import LineJobs
 from millstream.batch.run.line_run import CHUNK_ROWS, MOST_READ, LineRun
@@ -103,6 +105,17 @@ async def test_few_answers_are_in_memory_for_equal_lines() -> None:
     await run(ledger, *first, "pause", *["a"] * 600)
     assert ledger.most_read <= MOST_READ
     assert Counter(ledger.rows.values()) == {"computed": 2, "reused": 600 + CHUNK_ROWS - 2}
+
+
+@pytest.mark.parametrize("failures", [1, 2, 9])
+async def test_a_failure_is_shared_with_none(failures: int) -> None:
+    """The next line leads, and after a second failure each line is computed."""
+    ledger = MemoryLedger()
+    ledger.ends = {line: [JobCancelled(f"0-{line}")] for line in range(1, failures + 1)}
+    await run(ledger, *"aaaaaa")
+    rows = {1: ["failed", "computed", *["reused"] * 4], 2: ["failed"] * 2 + ["computed"] * 4}
+    assert ledger.rows == dict(enumerate(rows.get(failures, ["failed"] * 6), 1))
+    assert ledger.submitted.total() == (2 if failures == 1 else 6)
 
 
 async def test_a_row_that_cannot_be_made_of_an_answer_is_computed() -> None:

@@ -38,12 +38,15 @@ ANSWERS = {"a": [(0, "ONE"), (1, "TWO"), (2, "THREE")], "b": [(0, "(1, 2)")], "c
 
 
 async def test_a_list_is_one_row_with_all_choices(place: BatchFiles) -> None:
-    place.write(*LINES)
+    """And equal lists are computed once."""
+    pairs = {"d": ["one", "two"], "e": ["one", "two"], "f": ["two", "one"]}
+    place.write(*LINES, *(completion(own, pair, temperature=0) for own, pair in pairs.items()))
     with answering(place.server.url) as worker:
         summary = await place.run()
-        assert worker.computed_once() == 5
-    assert texts(place) == ANSWERS
-    assert (summary.completed, summary.failed, summary.work.rows) == (3, 0, 3)
+        assert worker.computed_once() == 9
+    one_two = {own: [(0, "ONE"), (1, "TWO")] for own in "de"}
+    assert texts(place) == ANSWERS | one_two | {"f": [(0, "TWO"), (1, "ONE")]}
+    assert (summary.completed, summary.failed, summary.reused, summary.work.rows) == (6, 0, 1, 5)
     usage = next(row["response"]["body"]["usage"] for row in read_rows(place.out) if row["custom_id"] == "a")
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (3, len("ONETWOTHREE"))
     assert not place.states()
@@ -111,17 +114,6 @@ async def test_all_jobs_of_a_list_are_cancelled_and_redone(place: BatchFiles) ->
         assert (await place.run()).completed == 1
         assert worker.computed_once() == 3
         assert all(job_id.partition(".")[2].endswith(f".1-{i}") for i, job_id in enumerate(worker.answered))
-
-
-async def test_equal_lists_are_computed_once(place: BatchFiles) -> None:
-    same: dict[str, Any] = {"prompt": ["one", "two"], "temperature": 0}
-    other = same | {"prompt": ["two", "one"]}
-    place.write(completion("a", **same), completion("b", **same), completion("c", **other))
-    with answering(place.server.url) as worker:
-        summary = await place.run()
-        assert worker.computed_once() == 4
-    assert (summary.completed, summary.reused) == (3, 1)
-    assert texts(place) == {key: [(0, "ONE"), (1, "TWO")] for key in "ab"} | {"c": [(0, "TWO"), (1, "ONE")]}
 
 
 class Counting(AsyncClient):

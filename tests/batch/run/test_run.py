@@ -80,18 +80,12 @@ async def test_bad_lines_become_error_rows_and_the_rest_goes_on(place: BatchFile
         place.faults()
         == [*((bad.line, bad.code, bad.field) for bad in found.shown), refused]
         == [
-            (3, "invalid_json", None),
-            (4, "not_an_object", None),
-            (5, "missing_custom_id", "custom_id"),
-            (6, "duplicate_custom_id", "custom_id"),
-            (7, "unknown_url", "url"),
-            (8, "invalid_field", "body.temperature"),
-            (9, "unsupported_parameter", "body.tools"),
-            (10, "line_too_long", None),
-            (11, "invalid_encoding", None),
-            refused,
+            (3, "invalid_json", None), (4, "not_an_object", None), (5, "missing_custom_id", "custom_id"),
+            (6, "duplicate_custom_id", "custom_id"), (7, "unknown_url", "url"),
+            (8, "invalid_field", "body.temperature"), (9, "unsupported_parameter", "body.tools"),
+            (10, "line_too_long", None), (11, "invalid_encoding", None), refused,
         ]
-    )
+    )  # fmt: skip
     assert (summary.completed, summary.failed) == (2, 10)
     assert summary.unknown_fields == (("tempo", 1),)
     by_line = {row["error"]["line"]: row for row in read_rows(place.errors)}
@@ -149,15 +143,6 @@ async def test_a_slow_job_does_not_keep_its_chunk_in_memory(place: BatchFiles) -
         assert len(alive) < 5
         worker.gate.set()
         assert (await running).completed == 50
-
-
-async def test_a_full_queue_is_waited_for(place: BatchFiles) -> None:
-    place.write(*documents(30))
-    with answering(place.server.url) as worker:
-        options = RunOptions(window=20, patience=Patience(again_s=0.05))
-        summary = await place.run(options, client=ClientOptions(max_entries=4))
-    assert summary.completed == 30
-    assert worker.computed_once()
 
 
 async def test_the_model_names_the_queue(place: BatchFiles) -> None:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
-import torch
 from ops.bench.engines.adapters import Adapter, Setup, load
-from ops.bench.engines.adapters.hf_continuous import ContinuousBatching
-from ops.bench.models.gguf_file import gguf_file
 from ops.bench.models.size import size_of
 from ops.bench.workloads import Workload
-from support.models.checkpoints import plain
 
 WORK = Workload("x", "", [[11, 12, 13, 14, 15], [21, 22], [31, 32, 33]], [6, 1, 4])
 OURS = "millstream:compile_model=off"  # what the compiler is told holds for the whole process
@@ -50,43 +44,6 @@ def test_static_batches_run_in_turn_with_as_many_rows_as_ours(tiny: Path) -> Non
     assert first_of_second_batch > run.timings[0].last_s
     many = Workload("x", "", [[11, 12]] * 33, [2] * 33)
     assert load("hf-static", _setup(tiny)).run(many, "salt").steps == 2
-
-
-def test_generate_draws_past_an_end_token_without_a_minimum(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A minimum would cost it three passes over all logits in each step, which none of the others has."""
-    first = int(plain(tiny)(torch.tensor([WORK.prompts[0]])).logits[0, -1].argmax())
-    model = shutil.copytree(tiny, tmp_path / "model")
-    for name in ("config.json", "generation_config.json"):
-        fields = json.loads((model / name).read_text())
-        (model / name).write_text(json.dumps(fields | {"eos_token_id": first}))
-    minima: list[object] = []
-
-    def call(self: object, input_ids: object, scores: object) -> object:
-        minima.append(self)
-        return scores
-
-    monkeypatch.setattr("transformers.MinNewTokensLengthLogitsProcessor.__call__", call)
-    run = load("hf-static", _setup(model)).run(Workload("x", "", WORK.prompts[:1], [6]), "salt")
-    assert run.steps == 6
-    assert minima == []
-
-
-@pytest.mark.slow
-def test_continuous_batching_stamps_each_token(tiny: Path) -> None:
-    run = ContinuousBatching(_setup(tiny)).run(WORK, "salt")
-    assert [timing.tokens for timing in run.timings] == WORK.output_lengths
-    assert run.steps is not None
-    assert run.steps >= 6
-    assert all(timing.first_s is not None and timing.first_s > 0 for timing in run.timings)
-
-
-def test_our_engine_takes_a_gguf_file_in_place_of_a_folder(tiny: Path, tmp_path: Path) -> None:
-    path = gguf_file(tiny, tmp_path / "model.gguf")
-    run = load(f"{OURS},attention=torch,model={path},cache_dir={tmp_path}", _setup(tiny)).run(WORK, "salt")
-    assert [timing.tokens for timing in run.timings] == WORK.output_lengths
-    assert list((tmp_path / "gguf").glob("model-*/model.safetensors"))
 
 
 def test_our_prefix_cache_finds_nothing_under_another_salt(tiny: Path) -> None:

@@ -62,16 +62,8 @@ def test_layers_with_a_window_read_it_for_each_row() -> None:
     assert 100 / shared == pytest.approx(2400 * 3 / 4 + 20 * (full + 2 * near))
 
 
-FULL = ModelSize(
-    vocab_size=100,
-    token_weights=1000,
-    head_weights=200,
-    weight_bytes=2400,
-    kv_token_bytes=20,
-    pair_flops=8,
-    windows=(None, None),
-)
-WINDOWED = ModelSize(100, 1000, 200, 2400, 20, 8, windows=(None, 2))
+FULL = replace(MODEL, kv_token_bytes=20, windows=(None, None))
+WINDOWED = replace(FULL, windows=(None, 2))
 APART = Workload("x", "", [[1, 2, 3], [4, 5]], [3, 2])
 SHARING = Workload("y", "", [[1, 2, 3, 4], [1, 2, 3, 5]], [2, 2])
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from pathlib import Path
 
-import pytest
 from support.batch_files import BatchFiles, answers_of, documents
 from support.commands import assert_refused, invoke, on_terminal, process
 from support.workers.answering_worker import Responder, answering, completion, read_rows
@@ -19,14 +17,6 @@ from millstream.cli.batch.batch_cancel import _command
 LINES = documents(120)
 
 
-def killed(command: tuple[object, ...], notes: Path, size: int) -> None:
-    """Kill the run when its notes have grown to this size: somewhere in the middle of its submissions."""
-    with process(*command) as running:
-        while not notes.exists() or notes.stat().st_size < size:
-            assert running.poll() is None, running.communicate()
-        running.kill()
-
-
 def kill_when_submitted(batch: BatchFiles, worker: Responder) -> None:
     """Of a run of 20 lines none is answered."""
     batch.write(*LINES[:20])
@@ -35,33 +25,6 @@ def kill_when_submitted(batch: BatchFiles, worker: Responder) -> None:
         while len(batch.states()) < 20:
             assert running.poll() is None
         running.kill()
-
-
-@pytest.mark.slow
-def test_a_killed_run_is_cancelled_or_goes_on(batch: BatchFiles) -> None:
-    batch.write(*LINES)
-    command, cancel = (*batch.command, "--window", 20), (*batch.cancel, "--json")
-    notes = batch.run_file
-    with answering(batch.server.url) as worker:
-        grown = 1
-        for round_, more in enumerate((150, 700, 1_200, 1_500)):
-            killed(command, notes, grown + more)
-            if round_ % 2:
-                batch.source.unlink()  # it is not needed
-                done = invoke(*cancel)
-                batch.write(*LINES)
-                assert done.exit_code in (0, 4), done.output  # 4: none had reached the server
-                assert "queued" not in batch.states().values()
-                again = json.loads(invoke(*cancel).stdout)
-                assert (again["cancelled"], again["running"]) == (0, 0)
-            grown = notes.stat().st_size
-        done = invoke(*command, "--json")
-    summary = json.loads(done.stdout)
-    assert (done.exit_code, summary["failed"]) == (0, 0), done.output
-    assert batch.answers() == answers_of(len(LINES))
-    assert set(batch.states().values()) <= {"completed", "cancelled"}
-    assert read_rows(batch.errors) == []
-    assert worker.computed_once()
 
 
 def test_a_cancelled_run_computes_nothing_more(batch: BatchFiles) -> None:

@@ -196,18 +196,6 @@ def test_a_missing_input_and_a_missing_server(tmp_path: Path) -> None:
     assert_refused(url.removeprefix("redis://"), *command, code=3)
 
 
-def test_an_output_with_a_long_name(batch: BatchFiles) -> None:
-    batch.write(*documents(60), "{bad")
-    out = batch.folder / ("a" * 60) / ("b" * 60) / "out.jsonl"
-    out.parent.mkdir(parents=True)
-    with answering(batch.server.url):
-        done = invoke("batch", "run", batch.source, "-o", out, "--redis-url", batch.server.url)
-    assert done.exit_code == 0
-    assert len(read_rows(out)) == 60
-    assert f"answers   {out}\n" in done.stdout
-    assert f"errors    {out.with_suffix('.errors.jsonl')} (--retry-failed" in done.stdout
-
-
 def test_an_empty_input_is_answered(batch: BatchFiles) -> None:
     batch.write("", "")
     done = invoke(*batch.command, "--strict")

@@ -65,10 +65,7 @@ def ended(running: subprocess.Popen[str], worker: Responder) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, 200])
 def test_a_server_that_hangs_is_shown_and_told_twice(lasting: BatchFiles, columns: int) -> None:
-    with (
-        answering(lasting.server.url) as worker,
-        on_terminal(*lasting.command, columns=columns) as terminal,
-    ):
+    with answering(lasting.server.url) as worker, on_terminal(*lasting.command, columns=columns) as terminal:
         worker.after = 25
         terminal.read_until(b"25/60")
         pause(lasting.server, signal.SIGSTOP)
@@ -163,12 +160,7 @@ def test_jobs_that_a_full_server_refused_do_not_stay(batch: BatchFiles) -> None:
     ],
 )
 def test_jobs_that_stay_are_told_as_far_as_known(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    accepted: int,
-    absent: int,
-    unknown: int,
-    message: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], accepted: int, absent: int, unknown: int, message: str
 ) -> None:
     with Journal(tmp_path / "out.jsonl") as journal:
         own_ids = [journal.notes.own_id(f"{i:032}") for i in range(accepted + absent + unknown)]

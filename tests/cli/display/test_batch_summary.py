@@ -12,21 +12,9 @@ from millstream.batch.run.tally import Percentiles, Summary
 from millstream.cli.display.batch_summary import print_summary
 
 DONE = Summary(
-    completed=3,
-    failed=0,
-    skipped=0,
-    skipped_failed=0,
-    prompt_tokens=30,
-    cached_tokens=0,
-    output_tokens=48,
-    seconds=2.0,
-    ttft_ms=None,
-    tpot_ms=None,
-    agreed=0,
-    expected=0,
-    unknown_fields=(),
-    causes=(),
-)
+    completed=3, failed=0, skipped=0, skipped_failed=0, prompt_tokens=30, cached_tokens=0, output_tokens=48,
+    seconds=2.0, ttft_ms=None, tpot_ms=None, agreed=0, expected=0, unknown_fields=(), causes=(),
+)  # fmt: skip
 
 
 def printed(summary: Summary, folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
@@ -46,3 +34,10 @@ def test_rows_computed_before_the_run_are_no_speed(
 ) -> None:
     speed = printed(DONE, tmp_path, capsys)["speed"]
     assert speed == "– rows/s (0 computed), – prompt tokens/s, – output tokens/s"
+
+
+def test_long_names_of_files_are_not_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / ("a" * 60) / ("b" * 60)
+    folder.mkdir(parents=True)
+    lines = printed(DONE, folder, capsys)
+    assert (lines["answers"], lines["errors"]) == (f"{folder}/out.jsonl", f"{folder}/out.errors.jsonl (none)")

@@ -303,10 +303,7 @@ def test_a_slower_worker_is_told_with_its_reason(counting: str) -> None:
         ("nowhere.gguf", "no such file or folder"),
         ("empty", "the folder is empty"),
         ("text.gguf", "is no GGUF file"),
-        (
-            "folder/config.json",
-            "a single file must be a .gguf; of a safetensors model, name the folder",
-        ),
+        ("folder/config.json", "a single file must be a .gguf; of a safetensors model, name the folder"),
         ("weights", "to run a GGUF file, name the file: weights/real.gguf"),
         ("x" * 300, "cannot be read"),
     ],

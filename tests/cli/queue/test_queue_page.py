@@ -13,46 +13,20 @@ from millstream.cli.queue.queue_page import Screen, queue_page
 from millstream.wire.keys import Lane
 
 WORKER = WorkerStatus(
-    name="gpu-node-17.cluster.local-1a2b3c4d\x1b",
-    model="HuggingFaceTB/SmolLM2-135M-Instruct",
-    state="draining",
-    rows_running=12,
-    rows_waiting=3,
-    grammars_waiting=2,
-    max_rows=64,
-    kv_used=30_000,
-    kv_cached=13_000,
-    kv_free=22_000,
-    prompt_tokens_per_s=1203.4,
-    output_tokens_per_s=17_088.1,
-    prefix_hit_rate=0.31,
-    started_ms=1_795_375_129_141,
-    device="cuda:0",
-    weights="int8",
-    kv_format="int8",
-    model_digest="0123456789abcdef0123456789abcdef",
-    self_check="attention off by at most 0.004",
-    fallbacks="cuda graphs off since an illegal memory access",
-    package="0.2.0",
-    versions=(1, 2),
-)
+    name="gpu-node-17.cluster.local-1a2b3c4d\x1b", model="HuggingFaceTB/SmolLM2-135M-Instruct",
+    state="draining", rows_running=12, rows_waiting=3, grammars_waiting=2, max_rows=64, kv_used=30_000,
+    kv_cached=13_000, kv_free=22_000, prompt_tokens_per_s=1203.4, output_tokens_per_s=17_088.1,
+    prefix_hit_rate=0.31, started_ms=1_795_375_129_141, device="cuda:0", weights="int8", kv_format="int8",
+    model_digest="0123456789abcdef0123456789abcdef", self_check="attention off by at most 0.004",
+    fallbacks="cuda graphs off since an illegal memory access", package="0.2.0", versions=(1, 2),
+)  # fmt: skip
 FULL = QueueStatus(
-    queue="docs",
-    at_ms=1_795_385_129_141,
-    shards=4,
-    model=WORKER.model,
-    model_digest=WORKER.model_digest,
+    queue="docs", at_ms=1_795_385_129_141, shards=4, model=WORKER.model, model_digest=WORKER.model_digest,
     models=(WORKER.model, "tiny"),
-    lanes=(LaneStatus(Lane.INTERACTIVE, 0, 3, None), LaneStatus(Lane.BATCH, 12_431, 64, 252.3)),
-    delayed=3,
-    dead=2,
-    held_bytes=34 * 2**20,
-    fullest_bytes=20 * 2**20,
-    max_bytes=2**30,
-    workers=(WORKER,),
-    tenants={"acme": 8000, "": 44},
-    unread={},
-)
+    lanes=(LaneStatus(Lane.INTERACTIVE, 0, 3, None), LaneStatus(Lane.BATCH, 12_431, 64, 252.3)), delayed=3,
+    dead=2, held_bytes=34 * 2**20, fullest_bytes=20 * 2**20, max_bytes=2**30, workers=(WORKER,),
+    tenants={"acme": 8000, "": 44}, unread={},
+)  # fmt: skip
 
 
 SERVING = replace(WORKER, state="serving", fallbacks="")

@@ -63,10 +63,8 @@ async def test_letters_are_listed_from_the_newest_on(client: AsyncClient, worker
     assert (newest.reason, newest.lane, newest.attempts, newest.version) == ("poison", "batch", 1, 1)
     assert newest.payload == b""  # lists stay small
     assert newest.size > 0
-    assert [letter.id for letter in await all_letters(client, 3)] == [
-        strange.id,
-        *(x.id for x in letters[:2]),
-    ]
+    told = [letter.id for letter in await all_letters(client, 3)]
+    assert told == [strange.id, *(x.id for x in letters[:2])]
     with pytest.raises(InvalidRequest, match="limit: must be at least 1"):
         await all_letters(client, 0)
 

@@ -48,13 +48,9 @@ def test_tls_and_credentials_are_taken_over() -> None:
     endpoint = Endpoint.of("rediss://user:p%40ss@example:7000/2?ssl_cert_reqs=none")
     assert endpoint.connection_class is SSLConnection
     assert endpoint.options == {
-        "username": "user",
-        "password": "p@ss",
-        "host": "example",
-        "port": 7000,
-        "db": 2,
+        "username": "user", "password": "p@ss", "host": "example", "port": 7000, "db": 2,
         "ssl_cert_reqs": "none",
-    }
+    }  # fmt: skip
     assert str(endpoint) == "example:7000"
 
 

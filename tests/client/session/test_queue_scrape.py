@@ -15,22 +15,10 @@ from millstream.wire.keys import Lane
 from millstream.wire.state.queue_series import QueueSeries
 
 STATUS = QueueStatus(
-    queue="docs",
-    at_ms=1,
-    shards=1,
-    model="m",
-    model_digest="",
-    models=(),
-    lanes=(LaneStatus(Lane.INTERACTIVE, 0, 0, None), LaneStatus(Lane.BATCH, 9, 0, None)),
-    delayed=0,
-    dead=None,
-    held_bytes=10,
-    fullest_bytes=10,
-    max_bytes=1000,
-    workers=(),
-    tenants={"acme": 3},
-    unread={},
-)
+    queue="docs", at_ms=1, shards=1, model="m", model_digest="", models=(),
+    lanes=(LaneStatus(Lane.INTERACTIVE, 0, 0, None), LaneStatus(Lane.BATCH, 9, 0, None)), delayed=0,
+    dead=None, held_bytes=10, fullest_bytes=10, max_bytes=1000, workers=(), tenants={"acme": 3}, unread={},
+)  # fmt: skip
 
 
 class Queue:

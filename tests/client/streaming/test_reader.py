@@ -85,10 +85,7 @@ def test_a_job_that_was_begun_more_often_than_a_page_has_entries(text: str) -> N
     ("at", "state", "log", "rewound", "said"),
     [
         (
-            START,
-            State.RUNNING,
-            [marker(1, 0), delta(1, 1, "ab"), marker(2, 1), delta(2, 2, "d")],
-            "1-1",
+            START, State.RUNNING, [marker(1, 0), delta(1, 1, "ab"), marker(2, 1), delta(2, 2, "d")], "1-1",
             ["d"],
         ),
         (START, State.RUNNING, [marker(1, 0), delta(1, 1, "a"), delta(1, 2, "bd")], "0-0", ["a", "bd"]),
@@ -96,14 +93,11 @@ def test_a_job_that_was_begun_more_often_than_a_page_has_entries(text: str) -> N
         (Cursor(1, 3), State.QUEUED, [], "0-0", []),  # of an earlier process, whose log the server has lost
         (Cursor(1, 3), State.RUNNING, [], "0-0", []),
         (
-            Cursor(1, 2),
-            State.RUNNING,
-            [marker(1, 0), delta(1, 1, "a"), marker(2, 1), delta(2, 2, "b")],
-            "1-1",
-            ["b"],
+            Cursor(1, 2), State.RUNNING, [marker(1, 0), delta(1, 1, "a"), marker(2, 1), delta(2, 2, "b")],
+            "1-1", ["b"],
         ),
     ],
-)
+)  # fmt: skip
 def test_what_the_log_has_lost_is_taken_back(
     at: Cursor, state: State, log: list[LogEntry], rewound: str, said: list[str]
 ) -> None:

@@ -16,15 +16,7 @@ from support.servers.cluster import Cluster
 from support.servers.proxy import Line, Proxy, Weather, until_answered
 from support.servers.servers import KINDS, Server, lasting_server
 
-from millstream import (
-    AsyncClient,
-    ClientOptions,
-    Durability,
-    InvalidRequest,
-    NotDurable,
-    State,
-    Submitted,
-)
+from millstream import AsyncClient, ClientOptions, Durability, InvalidRequest, NotDurable, State, Submitted
 from millstream.wire.keys import QueueKeys, shard_of
 
 SLOW = ClientOptions(durability_timeout_s=0.3)
@@ -88,15 +80,16 @@ async def test_a_disk_that_is_not_synced_is_no_disk() -> None:
             again.raise_for_durability()
 
 
-async def test_a_server_that_cannot_is_told_before_anything_is_queued(server: Server) -> None:
+async def test_a_server_that_cannot_is_told_before_anything_is_queued(
+    server: Server, client: AsyncClient
+) -> None:
     problem = "has no WAITAOF" if server.kind == "redis" else "keeps no append-only file"
-    async with AsyncClient(server.url) as client:
-        for submit in (client.submit("x", durability="aof"), client.submit_many([], durability="aof")):
-            with pytest.raises(InvalidRequest, match=f"^durability: .*{problem}.*'aof'"):
-                await submit
-        async with redis.asyncio.Redis.from_url(server.url) as admin:
-            assert not await admin.keys("*lane*")
-        assert (await client.submit("x")).durable
+    for submit in (client.submit("x", durability="aof"), client.submit_many([], durability="aof")):
+        with pytest.raises(InvalidRequest, match=f"^durability: .*{problem}.*'aof'"):
+            await submit
+    async with redis.asyncio.Redis.from_url(server.url) as admin:
+        assert not await admin.keys("*lane*")
+    assert (await client.submit("x")).durable
 
 
 async def test_a_file_that_is_switched_off_is_seen_by_the_next_submit() -> None:

@@ -26,20 +26,11 @@ def request(**fields: Any) -> Request:
 
 def test_all_that_a_request_may_say() -> None:
     fields: dict[str, Any] = {
-        "prompt": "Hello\n世界 🦔",
-        "max_tokens": 5,
-        "temperature": 0,
-        "stop": ["\n", "END"],
-        "logit_bias": {5: 1.5, "7": -2.0},
-        "logprobs": True,
-        "top_logprobs": 3,
-        "lane": "interactive",
-        "deadline_s": 1.5,
-        "tenant": "acme",
-        "metadata": {"row": "7"},
-        "stream": True,
+        "prompt": "Hello\n世界 🦔", "max_tokens": 5, "temperature": 0, "stop": ["\n", "END"],
+        "logit_bias": {5: 1.5, "7": -2.0}, "logprobs": True, "top_logprobs": 3, "lane": "interactive",
+        "deadline_s": 1.5, "tenant": "acme", "metadata": {"row": "7"}, "stream": True,
         "traceparent": "00-ab-cd-01",
-    }
+    }  # fmt: skip
     made = request(**fields)
     assert made.prompt == fields["prompt"]
     assert made.sampling.stop == ("\n", "END")
@@ -53,10 +44,6 @@ def test_messages_and_token_ids_in_place_of_a_prompt() -> None:
     made = request(messages=chat)
     assert made.messages == (ChatMessage(role="system", content=""), ChatMessage(role="user", content="Hi"))
     assert request(token_ids=range(3)).token_ids == (0, 1, 2)
-
-
-def test_one_stop_string_needs_no_list() -> None:
-    assert request(prompt="a", stop="\n").sampling.stop == ("\n",)
 
 
 def test_none_is_as_good_as_absent() -> None:
@@ -128,16 +115,11 @@ def nested(depth: int) -> dict[str, Any]:
     return made
 
 
-def test_text_parts_are_one_text() -> None:
-    parts = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
-    [joined] = [request(messages=[chat_parts(*parts)]).messages]
-    assert joined == (ChatMessage(role="user", content="one two"),)
-
-
 def test_values_are_taken_as_other_clients_write_them() -> None:
     made = request(prompt="a", top_k=-1, top_p=0, stop="", max_tokens=5.0, thinking_token_budget=-1)
     assert made.sampling == SamplingParams(top_k=0, top_p=TOP_TOKEN_ONLY, max_tokens=5)
     assert made.version == 1
+    assert request(prompt="a", stop="\n").sampling.stop == ("\n",)
 
 
 def test_the_fields_of_vllm_are_keywords() -> None:
@@ -307,31 +289,14 @@ def test_an_item_that_is_no_mapping() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("max_entries", 0),
-        ("max_entries", "9"),
-        ("connections", 1.5),
-        ("timeout_s", None),
-        ("shards", True),
-        ("shards", 1025),
-        ("name", 5),
-        ("max_bytes", -1),
-        ("max_payload_bytes", 0),
-        ("max_payload_bytes", 17 * 1024**2),
-        ("timeout_s", 0.0),
-        ("timeout_s", math.inf),
-        ("reconnect_s", math.inf),
-        ("result_ttl_s", math.nan),
-        ("result_ttl_s", math.inf),
-        ("result_ttl_s", 1e12),
-        ("reconnect_s", -1.0),
-        ("reconnect_s", math.nan),
-        ("connections", 0),
-        ("stream_buffer", 0),
-        ("shards", 0),
-        ("name", "two words"),
-        ("name", ""),
+        ("max_entries", 0), ("max_entries", "9"), ("connections", 1.5), ("timeout_s", None),
+        ("shards", True), ("shards", 1025), ("name", 5), ("max_bytes", -1), ("max_payload_bytes", 0),
+        ("max_payload_bytes", 17 * 1024**2), ("timeout_s", 0.0), ("timeout_s", math.inf),
+        ("reconnect_s", math.inf), ("result_ttl_s", math.nan), ("result_ttl_s", math.inf),
+        ("result_ttl_s", 1e12), ("reconnect_s", -1.0), ("reconnect_s", math.nan), ("connections", 0),
+        ("stream_buffer", 0), ("shards", 0), ("name", "two words"), ("name", ""),
     ],
-)
+)  # fmt: skip
 def test_options_that_cannot_work(field: str, value: Any) -> None:
     with pytest.raises(InvalidRequest, match=f"^{field}: "):
         ClientOptions(**{field: value})

@@ -7,16 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llguidance import LLTokenizer
+from support.engine.byte_grammars import CALL, TOKENIZER, byte_compiler, tools_spec
 
 from millstream.wire.messages.response_format import problem_of_schema
-from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler, InvalidGrammar
+from millstream_worker.engine.grammars.grammar_compiler import InvalidGrammar
 from millstream_worker.engine.grammars.grammar_trial import GrammarTrial
 from millstream_worker.engine.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
-
-TOKENIZER = LLTokenizer("byte")
-CALL = ("<tool_call>", "</tool_call>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +41,15 @@ class Schemas:
     """Compiles them within all bounds that a gateway and a worker have. Refusals are InvalidGrammar."""
 
     def __init__(self) -> None:
-        self._compiler = GrammarCompiler(lambda ends: TOKENIZER, GrammarTrial().check)
+        self._compiler = byte_compiler(GrammarTrial().check)
 
     def response_format(self, schema: Any) -> Compiled:
         return self._compiled(GrammarSpec("json_schema", _text(schema), compact=True))
 
     def tools(self, functions: Sequence[Function]) -> Compiled:
         """One or more calls of them."""
-        form = {
-            "functions": [[one.name, _text(one.parameters), one.strict] for one in functions],
-            "many": True,
-            "free": False,
-            "marks": [[mark, None] for mark in CALL],
-        }
-        return self._compiled(GrammarSpec("tools", json.dumps(form)))
+        told = ((one.name, _text(one.parameters), one.strict) for one in functions)
+        return self._compiled(tools_spec(told, many=True))
 
     def _compiled(self, spec: GrammarSpec) -> Compiled:
         return Compiled(self._compiler.matchers(EngineRequest(0, (), 1, grammar=spec))[0])

@@ -47,29 +47,19 @@ def zod() -> Library:
     return _told(["env", f"NODE_PATH={node_folder('zod', ['zod'])}", "node", str(KINDS / "zod_kinds.cjs")])
 
 
-def faults_as_format(schemas: Schemas, kinds: Sequence[Kind]) -> Iterator[str]:
-    """A line for each kind that is refused, or whose own instances are not accepted."""
+def faults(schemas: Schemas, kinds: Sequence[Kind], *, as_tool: bool) -> Iterator[str]:
+    """A line for each kind that is refused, or whose own instances are not accepted: as an answer's format,
+    or as parameters of a function."""
     for kind in kinds:
+        tool = Function(FUNCTION, kind.schema)
         try:
-            compiled = schemas.response_format(kind.schema)
+            compiled = schemas.tools([tool]) if as_tool else schemas.response_format(kind.schema)
         except InvalidGrammar as error:
             yield f"{kind.name}: {error}"
             continue
-        yield from (f"{kind.name}: forbids {text}" for text in kind.instances if not compiled.accepts(text))
-
-
-def faults_as_tool(schemas: Schemas, kinds: Sequence[Kind]) -> Iterator[str]:
-    """The same for parameters of a function."""
-    for kind in kinds:
-        try:
-            compiled = schemas.tools([Function(FUNCTION, kind.schema)])
-        except InvalidGrammar as error:
-            yield f"{kind.name}: {error}"
-            continue
-        calls = {text: call(FUNCTION, text) for text in kind.instances}
-        yield from (
-            f"{kind.name}: forbids {text}" for text, one in calls.items() if not compiled.accepts(one)
-        )
+        for text in kind.instances:
+            if not compiled.accepts(call(FUNCTION, text) if as_tool else text):
+                yield f"{kind.name}: forbids {text}"
 
 
 def _told(command: list[str]) -> Library:

@@ -38,8 +38,7 @@ def _passed(part: Callable[[], bool]) -> bool:
 
 def _kinds(schemas: Schemas, library: Callable[[], Library]) -> bool:
     told = library()
-    as_format = list(field_kinds.faults_as_format(schemas, told.kinds))
-    as_tool = list(field_kinds.faults_as_tool(schemas, told.kinds))
+    as_format, as_tool = (list(field_kinds.faults(schemas, told.kinds, as_tool=one)) for one in (False, True))
     print(
         f"  {told.named}, {len(told.kinds)} kinds: {len(as_format)} refused as response_format, "
         f"{len(as_tool)} as parameters of a tool"

@@ -100,7 +100,10 @@ def test_a_model_that_does_not_fit(config: EngineConfig, monkeypatch: pytest.Mon
     assert "\n" not in message
 
 
-def test_steps_that_leave_no_room_for_a_cache(config: EngineConfig) -> None:
+def test_sizes_that_leave_or_say_nothing_and_no_model(config: EngineConfig, tmp_path: Path) -> None:
+    for name in ("kv_memory", "host_swap"):
+        assert f"{name} '1 parsec'" in why(replace(config, **{name: "1 parsec"}))
+    assert "config.json" in why(replace(config, model=str(tmp_path)))
     assert "lower max_step_tokens" in why(replace(config, kv_memory="auto", max_step_tokens=10**10))
 
 

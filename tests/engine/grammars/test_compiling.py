@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from llguidance import LLTokenizer
+from support.engine.byte_grammars import by_schema, byte_compiler, compiled, tools_spec
 
 from millstream.wire.messages.bounds.format_bounds import MAX_OPTIONAL, MAX_TEXT
 from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler
 from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
-from millstream_worker.engine.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
 
@@ -30,23 +30,16 @@ def test_a_vocabulary_that_cannot_be_followed_is_looked_at_once() -> None:
     assert len(looks) == 1
 
 
-def compiled(schema: object) -> Matcher:
-    spec = GrammarSpec("json_schema", json.dumps(schema), compact=True)
-    return GrammarCompiler(lambda ends: LLTokenizer("byte"), lambda grammar: 0.0).matchers(
-        EngineRequest(1, (1,), 5, grammar=spec)
-    )[0]
-
-
 def test_a_text_without_an_end_that_leaves_no_choice_is_cut() -> None:
     """It is spelled out at once, in the batch's loop: without a limit it is 500 MB."""
     constant = "a" * MAX_TEXT
-    matcher = compiled({"type": "array", "items": {"const": constant}, "minItems": 10**6})
+    matcher = by_schema({"type": "array", "items": {"const": constant}, "minItems": 10**6})
     assert 0 < len(matcher.forced()) < 1e6
 
 
 def test_the_largest_object_of_optional_properties_compiles() -> None:
     names = {f"p{number}": {"type": "integer"} for number in range(MAX_OPTIONAL)}
-    matcher = compiled({"type": "object", "properties": names, "additionalProperties": False})
+    matcher = by_schema({"type": "object", "properties": names, "additionalProperties": False})
     assert matcher.consume(list(b'{"p0":1,"p250":2,"p499":'))
     matcher.forced()
     assert matcher.failure is None
@@ -55,9 +48,8 @@ def test_the_largest_object_of_optional_properties_compiles() -> None:
 def test_an_output_outside_the_grammar_is_not_continued() -> None:
     """An earlier attempt's engine had another version of the compiler."""
     request = EngineRequest(1, (1,), 5, grammar=GrammarSpec("regex", "[0-9]+"), outputs=(tuple(b"1a"),))
-    compiler = GrammarCompiler(lambda ends: LLTokenizer("byte"), lambda grammar: 0.0)
     with pytest.raises(InvalidGrammar, match="choice 0 does not fit after 2 tokens of an earlier attempt"):
-        compiler.matchers(request)
+        byte_compiler().matchers(request)
 
 
 @pytest.mark.parametrize(
@@ -66,9 +58,7 @@ def test_an_output_outside_the_grammar_is_not_continued() -> None:
      ("regex", "yes|no"), ("json_schema", '{"enum": ["yes"]}')],
 )  # fmt: skip
 def test_a_thought_may_come_before_each_kind_of_answer(kind: Any, text: str) -> None:
-    spec = GrammarSpec(kind, text, thought_end=ord("!"))
-    compiler = GrammarCompiler(lambda ends: LLTokenizer("byte"), lambda grammar: 0.0)
-    [matcher] = compiler.matchers(EngineRequest(1, (1,), 5, grammar=spec)).values()
+    matcher = compiled(GrammarSpec(kind, text, thought_end=ord("!")))
     answer = '"yes"' if kind == "json_schema" else "yes"
     assert matcher.consume(list(b"hm!"))
     assert not matcher.copy().consume(list(b"maybe"))
@@ -88,12 +78,9 @@ def test_the_search_for_the_bad_function_has_one_time_bound(monkeypatch: pytest.
             raise InvalidGrammar("it takes more than 2 s")
         return 0.4
 
-    functions = [[f"f{number}", "{}", True] for number in range(128)]
-    marks = [["<a>", None], ["</a>", None]]
-    form = {"functions": functions, "marks": marks, "free": False, "many": False}
-    compiler = GrammarCompiler(lambda ends: LLTokenizer("byte"), check)
+    spec = tools_spec((f"f{number}", "{}", True) for number in range(128))
     with pytest.raises(InvalidGrammar, match=r"than 2 s \(at fault is none of the functions before f5;"):
-        compiler.matchers(EngineRequest(1, (1,), 5, grammar=GrammarSpec("tools", json.dumps(form))))
+        compiled(spec, check)
     assert len(tried) == 2 + 5  # all, twice; by themselves
 
 
@@ -108,10 +95,8 @@ def test_the_search_for_the_bad_function_has_one_time_bound(monkeypatch: pytest.
 )
 def test_the_tried_grammar_differs_only_in_surrounding_tokens(kind: Any, text: str) -> None:
     tried: list[str] = []
-    compiler = GrammarCompiler(lambda ends: LLTokenizer("byte"), lambda grammar: tried.append(grammar) or 0.0)
     for end in (None, 100):
-        spec = GrammarSpec(kind, text, thought_end=end)
-        compiler.matchers(EngineRequest(1, (1,), 5, grammar=spec))
+        compiled(GrammarSpec(kind, text, thought_end=end), lambda grammar: tried.append(grammar) or 0.0)
     [alone], [frame, behind] = (json.loads(grammar)["grammars"] for grammar in tried)
     assert behind == alone | {"name": "answer"}
     assert "<[100]>" not in frame["lark_grammar"]
@@ -121,26 +106,22 @@ def test_the_tried_grammar_differs_only_in_surrounding_tokens(kind: Any, text: s
 
 def test_a_token_named_by_id_is_tried_as_a_letter() -> None:
     tried: list[str] = []
-    compiler = GrammarCompiler(lambda ends: LLTokenizer("byte"), lambda grammar: tried.append(grammar) or 0.0)
     spec = GrammarSpec("grammar", 'start: "a" <[100]> # <[1]>')
-    compiler.matchers(EngineRequest(1, (1,), 5, grammar=spec))
+    compiled(spec, lambda grammar: tried.append(grammar) or 0.0)
     assert json.loads(tried[0])["grammars"] == [{"lark_grammar": 'start: "a" /x/ # <[1]>'}]
 
 
 def test_an_answer_of_an_earlier_worker_goes_on_as_that_allowed() -> None:
     """Those had more white space, and calls with names that nobody named."""
-    compiler = GrammarCompiler(lambda ends: LLTokenizer("byte"), lambda grammar: 0.0)
     form = json.dumps({"properties": {"a": {"type": "integer"}}, "required": ["a"]})
-    marks = [["<a>", None], ["</a>", None]]
-    tools = {"functions": [["f", form, True]], "marks": marks, "free": False, "many": False}
     for spec, begun in (
         (GrammarSpec("json_schema", form), '{"a" :\n\n \n1'),
-        (GrammarSpec("tools", json.dumps(tools)), '<a>\n{"name": "f", "arguments": {"a":1,  "other"'),
+        (tools_spec([("f", form, True)]), '<tool_call>\n{"name": "f", "arguments": {"a":1,  "other"'),
     ):
-        matchers = compiler.matchers(
+        matchers = byte_compiler().matchers(
             EngineRequest(1, (1,), 99, grammar=spec, outputs=(tuple(begun.encode()),), choices=2)
         )
-        end = b"  }" if spec.type == "json_schema" else b": 1  }}\n</a>"
+        end = b"  }" if spec.type == "json_schema" else b": 1  }}\n</tool_call>"
         assert matchers[0].consume(list(end))
         assert matchers[0].complete
         assert not matchers[1].consume(list(begun.encode()))

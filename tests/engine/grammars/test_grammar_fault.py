@@ -7,13 +7,12 @@ import re
 from typing import Any
 
 import pytest
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher
+from support.engine.byte_grammars import TOKENIZER, compiled, tools_spec
 
-from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler
 from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar, reason_of
-from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
+from millstream_worker.engine.protocol.request import GrammarSpec
 
-TOKENIZER = LLTokenizer("byte")
 DEEP = {"type": "array", "items": {"type": "string", "pattern": "^(?=.*\\d).{8,}$"}}
 GROUP = {"type": "string", "pattern": "(a"}
 GOOD = {"type": "string", "pattern": "a"}
@@ -31,7 +30,7 @@ def check(grammar: str) -> float:
 def problem(kind: Any, text: Any) -> str:
     spec = GrammarSpec(kind, text if isinstance(text, str) else json.dumps(text))
     with pytest.raises(InvalidGrammar) as refused:
-        GrammarCompiler(lambda _: TOKENIZER, check).matchers(EngineRequest(1, (1,), 5, grammar=spec))
+        compiled(spec, check)
     return str(refused.value)
 
 
@@ -56,10 +55,8 @@ def test_a_fault_of_a_schema_has_reason_and_place(schema: Any, reason: str, plac
     found = problem("json_schema", schema)
     assert re.search(f"{reason}.*$", found.removesuffix(ending)), found
     assert found.endswith(ending)
-    functions = [["good", json.dumps({"properties": {"a": GOOD}}), True], ["odd", json.dumps(schema), True]]
-    marks = [["<tool_call>", None], ["</tool_call>", None]]
-    form = {"functions": functions, "marks": marks, "free": True, "many": False}
-    found = problem("tools", form)
+    functions = [("good", json.dumps({"properties": {"a": GOOD}}), True), ("odd", json.dumps(schema), True)]
+    found = problem("tools", tools_spec(functions, free=True).text)
     assert re.search(reason, found), found
     assert found.endswith(f" (the parameters of odd, at {place})")
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from support.engine.whole_engine import answers, engine_on
-from support.models.spelling import spelling_checkpoint, with_words
-from support.models.tokenizers import build
+from support.models.spelling import spelling_checkpoint
 from tokenizers import Tokenizer
 
 from millstream_worker.engine.brain.scheduler import Scheduler
@@ -29,18 +28,8 @@ NEVER = -1e9
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return with_words(build("byte-level"))
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return spelling_checkpoint(tmp_path_factory.mktemp("models"), words=True)
-
-
-@pytest.fixture(scope="module")
-def engine(folder: Path) -> Engine[Any]:
-    return engine_on("cpu", folder, cuda_graphs="off")
 
 
 @pytest.fixture(scope="module")

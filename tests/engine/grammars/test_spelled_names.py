@@ -9,29 +9,18 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from jsonschema.validators import Draft202012Validator
-from llguidance import LLTokenizer
+from support.engine.byte_grammars import by_schema, compiled, tools_spec
 
 from millstream.wire.messages.bounds.grammar_bounds import schemas_in
-from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler
 from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
 from millstream_worker.engine.grammars.matcher import Matcher
 from millstream_worker.engine.grammars.nested_schemas import Schema, with_schemas
 from millstream_worker.engine.grammars.schemas.pattern_characters import UNWRITABLE
-from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
+from millstream_worker.engine.protocol.request import GrammarSpec
 
-TOKENIZER = LLTokenizer("byte")
 NAMES = ["a", "b", "ab", "é", "😀", "a/b", 'a"b', "a\\b", "a\nb", "$ref", "a\u0001", "a\u007f"]
 A_NUMBER = {"type": "object", "properties": {"a": {"type": "integer"}}}
 ESCAPED = r'{"\u0061":"x"}'
-
-
-def compiled(spec: GrammarSpec) -> Matcher:
-    compiler = GrammarCompiler(lambda ends: TOKENIZER, lambda grammar: 0.0)
-    return compiler.matchers(EngineRequest(1, (1,), 5, grammar=spec))[0]
-
-
-def by_schema(schema: object) -> Matcher:
-    return compiled(GrammarSpec("json_schema", json.dumps(schema), compact=True))
 
 
 def is_complete(matcher: Matcher, text: str) -> bool:
@@ -182,9 +171,7 @@ def test_no_json_has_escapes_by_code(kind: Any, schema: str, compact: bool, text
     "parameters", [json.dumps(A_NUMBER), json.dumps({"properties": A_NUMBER["properties"]})]
 )
 def test_arguments_of_a_call_fit_however_they_are_spelled(parameters: str, free: bool) -> None:
-    marks = [["<tool_call>", None], ["</tool_call>", None]]
-    form = {"functions": [["f", parameters, True]], "many": False, "free": free, "marks": marks}
-    matcher = compiled(GrammarSpec("tools", json.dumps(form)))
+    matcher = compiled(tools_spec([("f", parameters, True)], free=free))
     cases = (
         (r'{"\u0061": 1}', False),
         ('{"a": 1}', True),

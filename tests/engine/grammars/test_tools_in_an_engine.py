@@ -9,15 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llguidance import LLTokenizer
 from support.engine import whole_engine
+from support.engine.byte_grammars import compiled, tools_spec
 from support.engine.whole_engine import engine_on
 from support.models import tokenizers
-from support.models.spelling import spelling_checkpoint, with_words
+from support.models.spelling import spelling_checkpoint
 from tokenizers import Tokenizer
 
 from millstream_worker.engine.engine import Engine
-from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
 from millstream_worker.text.tool_calls import calls_in, is_cut
 
@@ -33,35 +32,14 @@ PLATE = GrammarSpec("regex", "[A-C]{2}-[0-9]{3}")
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return with_words(tokenizers.build("byte-level"))
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine[Any]:
-    folder = tmp_path_factory.mktemp("models")
-    return engine_on(
-        "cpu", spelling_checkpoint(folder, words=True, max_position_embeddings=1024), cuda_graphs="off"
-    )
-
-
-@pytest.fixture(scope="module")
 def plain_engine(tmp_path_factory: pytest.TempPathFactory) -> Engine[Any]:
     folder = tmp_path_factory.mktemp("models")
     return engine_on("cpu", spelling_checkpoint(folder, max_position_embeddings=1024), cuda_graphs="off")
 
 
-def tools(
-    names: Iterable[str] = SCHEMAS,
-    *,
-    many: bool = False,
-    free: bool = False,
-    tokens: tuple[Any, Any] = (None, None),
-) -> GrammarSpec:
-    functions = [[name, json.dumps(SCHEMAS[name]) if SCHEMAS[name] else "", True] for name in names]
-    marks = list(zip(("<tool_call>", "</tool_call>"), tokens, strict=True))
-    form = {"functions": functions, "many": many, "free": free, "marks": marks}
-    return GrammarSpec("tools", json.dumps(form))
+def tools(names: Iterable[str] = SCHEMAS, **form: Any) -> GrammarSpec:
+    functions = ((name, json.dumps(SCHEMAS[name]) if SCHEMAS[name] else "", True) for name in names)
+    return tools_spec(functions, **form)
 
 
 def own(tokenizer: Tokenizer) -> tuple[int, int]:
@@ -178,11 +156,8 @@ ONE = '<tool_call>\n{"name": "get", "arguments": {"a": "x"}}\n</tool_call>'
     ],
 )
 def test_a_free_answer_spells_calls_that_have_no_marks(text: str, fits_one: bool, fits_many: bool) -> None:
-    compiler = GrammarCompiler(lambda ends: LLTokenizer("byte"), lambda grammar: 0.0)
     for many, fits in ((False, fits_one), (True, fits_many)):
-        request = EngineRequest(1, PROMPT, 5, grammar=tools(free=True, many=many))
-        [matcher] = compiler.matchers(request).values()
-        assert matcher.consume(list(text.encode())) == fits
+        assert compiled(tools(free=True, many=many)).consume(list(text.encode())) == fits
 
 
 @pytest.mark.parametrize("is_open", [True, False])

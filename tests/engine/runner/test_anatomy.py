@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
-from support.models.checkpoints import SIZES
+from support.models.checkpoints import SIZES, build
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
 from millstream_worker.engine.runner.model.anatomy import Anatomy, Argument, layers_of, observe
-from millstream_worker.engine.runner.model.load import ATTENTION, LoadedModel
-from millstream_worker.engine.runner.model.support import UnsupportedModel
+from millstream_worker.engine.runner.model.load import ATTENTION, LoadedModel, load_model
+from millstream_worker.engine.runner.model_config.support import UnsupportedModel
 
 Load = Callable[[str], LoadedModel]
 
@@ -48,6 +49,25 @@ def test_the_body_is_the_outermost_module_that_is_called(case: str, name: str, l
     assert body.options["position_ids"] is Argument.POSITIONS
     assert not [option for option in body.options.values() if isinstance(option, Tensor)]
     assert (body.width, body.dtype) == (32, torch.float32)
+
+
+def test_a_body_is_not_told_to_leave_tokens_out(load: Load) -> None:
+    """It would, in the layers that store nothing, were the number of logits a number."""
+    body = load("gemma4_text").anatomy.body
+    assert body is not None
+    assert body.options["logits_to_keep"] is Argument.WANTED
+
+
+@pytest.mark.parametrize(("case", "value"), [("gemma4_text", "all"), ("gemma3_text", True)])
+def test_tokens_that_attend_to_those_behind_them_are_refused(
+    case: str, value: object, load: Load, tmp_path: Path
+) -> None:
+    """As in models that make embeddings."""
+    folder = build(case, tmp_path, use_bidirectional_attention=value)
+    with pytest.raises(
+        UnsupportedModel, match=r"ForCausalLM is not supported: .*use_bidirectional_attention"
+    ):
+        load_model(str(folder), dtype=torch.float32, device=torch.device("cpu"))
 
 
 def test_what_a_head_computes_for_its_body_is_seen(load: Load) -> None:

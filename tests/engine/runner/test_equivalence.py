@@ -19,7 +19,7 @@ from support.models.checkpoints import CASES, CONTEXT, MECHANISMS, VOCABULARY, g
 
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.model.load import LoadedModel
-from millstream_worker.engine.runner.model.support import PROVEN
+from millstream_worker.engine.runner.model_config.model_types import PROVEN
 
 TOLERANCE = 5e-5  # of logits and logprobs, which are of the order of 5
 CLEAR = 1e-3  # least distance of the two highest logits at every token of a row: rounding must not decide

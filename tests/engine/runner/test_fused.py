@@ -24,8 +24,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(13, 8)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        answer: torch.Tensor = self.out(torch.cat([self.q(rows), self.k(rows), self.v(rows)], dim=-1))
-        return answer
+        return self.out(torch.cat([self.q(rows), self.k(rows), self.v(rows)], dim=-1))
 
 
 def fuse_seen(model: nn.Module) -> set[str]:

@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.model.load import ATTENTION, LoadedModel, load_model
-from millstream_worker.engine.runner.model.support import UnsupportedModel
+from millstream_worker.engine.runner.model_config.support import UnsupportedModel
 
 CPU = torch.device("cpu")
 

@@ -19,25 +19,8 @@ from fuzz.targets import (
     shapes,
     streams,
     text,
-)
+)  # fmt: skip
 
-MODULES = (
-    codec,
-    queue,
-    jobs,
-    control,
-    streams,
-    names,
-    client,
-    batch,
-    text,
-    sampling,
-    engine,
-    gateway,
-    scrapes,
-    shapes,
-    commands,
-)
 _WIRE = (codec, queue, jobs, control, streams, names)
 _PROGRAMS = (client, batch, text, sampling, engine, scrapes, gateway, shapes, commands)
 ALL: tuple[Target, ...] = tuple(one for module in (*_WIRE, *_PROGRAMS) for one in module.TARGETS)

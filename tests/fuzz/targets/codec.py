@@ -55,8 +55,7 @@ def nest(chance: Random) -> bytes:
 
 def pack(value: Any) -> bytes:
     """With what our own packing would refuse: keys of any kind."""
-    data: bytes = msgpack.packb(value, use_bin_type=True)
-    return data
+    return msgpack.packb(value, use_bin_type=True)
 
 
 def _message(chance: Random) -> tuple[str, bytes]:

@@ -12,7 +12,7 @@ import httpx2
 import openai
 import pytest
 from support.commands import invoke
-from support.gateway import HELLO, Gateway, api_error
+from support.gateway import HELLO, Gateway, add_key, api_error
 from support.servers.servers import Server
 from support.workers.hand_worker import HandWorker
 
@@ -23,21 +23,13 @@ ROUTES = [("GET", "/v1/models"), ("GET", "/v1/models/default"), ("GET", "/backlo
 POSTS = ["/v1/chat/completions", "/completions"]
 
 
-def add(server: Server, tenant: str, *options: object) -> str:
-    """A key, as the command prints it."""
-    done = invoke("keys", "add", tenant, *options, "--redis-url", server.url)
-    assert done.exit_code == 0, done.output
-    assert re.fullmatch(r"ms-[\w-]{43}\n", done.stdout)
-    return done.stdout.strip()
-
-
 def listed(server: Server) -> list[dict[str, Any]]:
     done = invoke("keys", "list", "--json", "--redis-url", server.url)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 async def test_with_keys_each_route_asks_for_one(door: Gateway, worker: HandWorker, valkey: Server) -> None:
-    key = await asyncio.to_thread(add, valkey, "acme")
+    key = await asyncio.to_thread(add_key, valkey, "acme")
     stored = await worker.redis.hgetall("{msgw}:keys")
     assert set(stored) == {hashlib.sha256(key.encode()).hexdigest().encode(), b"made"}
     assert key.encode() not in b"".join(stored.values())
@@ -64,7 +56,7 @@ async def test_with_keys_each_route_asks_for_one(door: Gateway, worker: HandWork
         [one] = await asyncio.to_thread(listed, valkey)
         assert one["tenant"] == "acme"
         await asyncio.to_thread(invoke, "keys", "revoke", one["id"], "--redis-url", valkey.url)
-        other = await asyncio.to_thread(add, valkey, "acme")
+        other = await asyncio.to_thread(add_key, valkey, "acme")
         with pytest.raises(openai.AuthenticationError):
             await client.models.list()
     async with door.client(other) as client:
@@ -72,7 +64,7 @@ async def test_with_keys_each_route_asks_for_one(door: Gateway, worker: HandWork
 
 
 async def test_a_key_may_use_its_queues_and_lanes(door: Gateway, worker: HandWorker, valkey: Server) -> None:
-    key = await asyncio.to_thread(add, valkey, "acme", "--queue", "default", "--lane", "batch")
+    key = await asyncio.to_thread(add_key, valkey, "acme", "--queue", "default", "--lane", "batch")
     async with door.client(key) as client:
         assert [one.id async for one in client.models.list()] == ["default"]
         with pytest.raises(openai.NotFoundError) as caught:
@@ -93,7 +85,7 @@ async def test_a_key_may_use_its_queues_and_lanes(door: Gateway, worker: HandWor
 async def test_tenants_with_the_same_idempotency_key_do_not_meet(
     door: Gateway, worker: HandWorker, valkey: Server
 ) -> None:
-    keys = [await asyncio.to_thread(add, valkey, tenant) for tenant in ("acme", "bolt")]
+    keys = [await asyncio.to_thread(add_key, valkey, tenant) for tenant in ("acme", "bolt")]
     for key in keys:
         async with door.client(key) as client:
             asking = asyncio.ensure_future(
@@ -106,7 +98,7 @@ async def test_tenants_with_the_same_idempotency_key_do_not_meet(
 
 @pytest.fixture
 def limited(valkey: Server) -> str:
-    return add(valkey, "acme", "--requests-per-min", 3, "--tokens-per-min", 1000)
+    return add_key(valkey, "acme", "--requests-per-min", 3, "--tokens-per-min", 1000)
 
 
 async def test_limits_are_told_and_kept(door: Gateway, worker: HandWorker, limited: str) -> None:
@@ -135,7 +127,7 @@ async def test_limits_are_told_and_kept(door: Gateway, worker: HandWorker, limit
 
 
 async def test_tokens_under_way_are_bounded(door: Gateway, worker: HandWorker, valkey: Server) -> None:
-    key = await asyncio.to_thread(add, valkey, "acme", "--max-enqueued-tokens", 150)
+    key = await asyncio.to_thread(add_key, valkey, "acme", "--max-enqueued-tokens", 150)
     async with door.client(key) as client:
         first = asyncio.ensure_future(client.chat.completions.create(**CHAT, max_tokens=100))
         job = await worker.take()
@@ -144,15 +136,16 @@ async def test_tokens_under_way_are_bounded(door: Gateway, worker: HandWorker, v
         await job.end(last="x")
         await first  # whose tokens are free shortly after its answer
         patient = client.with_options(max_retries=8)
-        second = asyncio.ensure_future(patient.chat.completions.create(**CHAT, max_tokens=100))
-        await (await worker.take()).end(last="y")
-        await second
+        await worker.answered(patient.chat.completions.create(**CHAT, max_tokens=100), last="y")
 
 
 def test_commands_of_keys(valkey: Server) -> None:
     url = ("--redis-url", valkey.url)
     assert "no keys" in invoke("keys", "list", *url).stderr
-    key = add(valkey, "acme", "--queue", "default", "--tokens-per-min", 5000)
+    added = invoke("keys", "add", "acme", "--queue", "default", "--tokens-per-min", 5000, *url)
+    assert added.exit_code == 0, added.output
+    assert re.fullmatch(r"ms-[\w-]{43}\n", added.stdout)
+    key = added.stdout.strip()
     shown = invoke("keys", "list", *url).stdout
     assert "acme" in shown
     assert "default; both lanes; 5,000 tokens/min" in shown

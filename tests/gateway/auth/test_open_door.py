@@ -1,6 +1,5 @@
 """An open door is a decision of the operator's, and no state of the server: who comes in without a key, and
-that it stays shut once there was one.
-"""
+that it stays shut once there was one."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import json
 import httpx2
 import pytest
 from support.commands import invoke
-from support.gateway import HELLO, Gateway, gateway
+from support.gateway import HELLO, Gateway, add_key, gateway
 from support.servers.servers import Server
 from support.workers.hand_worker import HandWorker
 
@@ -36,10 +35,6 @@ def problem_of(answer: bytes) -> str:
     return str(error["message"])
 
 
-def add(server: Server) -> str:
-    return invoke("keys", "add", "acme", "--redis-url", server.url).stdout.strip()
-
-
 def revoke(server: Server, key: str) -> None:
     assert invoke("keys", "revoke", key, "--redis-url", server.url).exit_code == 0
 
@@ -51,19 +46,19 @@ def test_without_keys_it_starts_only_when_told_to(valkey: Server) -> None:
     beyond = invoke("gateway", "--redis-url", valkey.url, "--host", "0.0.0.0", "--port", 0)
     assert (beyond.exit_code, "--host: needs API keys" in beyond.stderr) == (2, True), beyond.stderr
     assert "millstream keys add" in beyond.stderr
-    key = add(valkey)
+    key = add_key(valkey, "acme")
     for host in ("127.0.0.1", "0.0.0.0"):
         with gateway(valkey.url, "--host", host, keyless=False) as made:
             assert status_of(made.get("/v1/models")) == 401
             assert status_of(asked(made, "localhost", f"Authorization: Bearer {key}")) == 200
             revoke(valkey, key)
             assert status_of(made.get("/v1/models")) == 401
-        key = add(valkey)
+        key = add_key(valkey, "acme")
 
 
 async def test_no_revoked_key_opens_the_door(door: Gateway, worker: HandWorker, valkey: Server) -> None:
     assert status_of(door.get("/v1/models")) == 200
-    keys = [await asyncio.to_thread(add, valkey) for _ in range(2)]
+    keys = [await asyncio.to_thread(add_key, valkey, "acme") for _ in range(2)]
     for key in keys:
         await asyncio.to_thread(revoke, valkey, key)
     for headers in ((), (f"Authorization: Bearer {keys[0]}",), ("Authorization: Bearer made",)):
@@ -134,7 +129,7 @@ def test_an_open_gateway_takes_nothing_from_web_pages(door: Gateway) -> None:
         assert status_of(asked(door, own, *headers)) == 200, headers
 
 
-async def test_a_page_queues_and_stores_nothing(door: Gateway, worker: HandWorker) -> None:
+async def test_a_page_queues_and_stores_nothing(worker: HandWorker, http: httpx2.AsyncClient) -> None:
     """What a browser sends without asking first: it hides the answer only."""
     before = await worker.redis.dbsize()
     page = {"origin": PAGE, "sec-fetch-site": "cross-site", "content-type": "text/plain"}
@@ -143,9 +138,8 @@ async def test_a_page_queues_and_stores_nothing(door: Gateway, worker: HandWorke
         "/v1/files": {},
         "/v1/batches": {"input_file_id": f"file-{0:032x}"},
     }
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        for path, body in bodies.items():
-            assert (await http.post(path, content=json.dumps(body), headers=page)).status_code == 403
+    for path, body in bodies.items():
+        assert (await http.post(path, content=json.dumps(body), headers=page)).status_code == 403
     assert await worker.redis.xlen(worker.keys.lane("batch")) == 0
     assert await worker.redis.dbsize() == before
 
@@ -157,7 +151,7 @@ def allowed(answer: httpx2.Response) -> str | None:
 
 @pytest.mark.parametrize("with_key", [False, True])
 async def test_listed_pages_may_call_and_read_answers(valkey: Server, with_key: bool) -> None:
-    key = await asyncio.to_thread(add, valkey) if with_key else "none"
+    key = await asyncio.to_thread(add_key, valkey, "acme") if with_key else "none"
     bearer = {"authorization": f"Bearer {key}"}
     asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,x-a"}
     listed = (LISTED, "http://localhost:5173")
@@ -184,10 +178,9 @@ async def test_listed_pages_may_call_and_read_answers(valkey: Server, with_key: 
             assert foreign.status_code == (200 if with_key else 403)  # the browser keeps it from the page
 
 
-async def test_without_the_option_no_header_is_for_pages(door: Gateway) -> None:
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        asks = {"origin": LISTED, "access-control-request-method": "POST"}
-        answers = [await http.options("/v1/models", headers=asks), await http.get("/v1/models")]
+async def test_without_the_option_no_header_is_for_pages(http: httpx2.AsyncClient) -> None:
+    asks = {"origin": LISTED, "access-control-request-method": "POST"}
+    answers = [await http.options("/v1/models", headers=asks), await http.get("/v1/models")]
     assert [answer.status_code for answer in answers] == [405, 200]
     names = {name for answer in answers for name in answer.headers}
     assert not {name for name in names if name.startswith("access-control")}

@@ -63,8 +63,7 @@ async def test_no_window_has_more_jobs_than_its_limit_and_one(
 ) -> None:
     """POSTs at once, repeated with a key or without, clients that go, jobs that end, results that expire,
     time that passes, and a server's clock that is set (LimitedGateways.set_clock says how). Before it is set,
-    each gateway has charged the tenant since it was set last: one that has not cannot know.
-    """
+    each gateway has charged the tenant since it was set last: one that has not cannot know."""
     async with limited_gateways(running("valkey", servers), tmp_path, **limits) as world:
         for kind, what in steps:
             await act(world, kind, what)

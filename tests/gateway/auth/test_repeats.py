@@ -1,6 +1,5 @@
 """A repeated request gets the job of the first one, and two honest ones get two. Nothing is computed for
-clients that have gone.
-"""
+clients that have gone."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ import httpx2
 import openai
 import pytest
 from redis import Redis
-from support.commands import invoke
-from support.gateway import HELLO, Gateway, gateway
+from support.gateway import HELLO, Gateway, add_key, gateway
 from support.servers.servers import Server
 from support.wire.desk import Desk
 from support.workers.counting_worker import until
@@ -55,27 +53,27 @@ async def content(task: asyncio.Task[Any]) -> str:
     return said
 
 
-async def test_a_job_whose_post_cannot_be_entered_is_cancelled(door: Gateway, worker: HandWorker) -> None:
+async def test_a_job_whose_post_cannot_be_entered_is_cancelled(
+    worker: HandWorker, http: httpx2.AsyncClient
+) -> None:
     """A repeated request would not find it."""
     path, body = "/v1/chat/completions", json.dumps(CHAT).encode()
     digest = hashlib.sha256(f"{path}\ndefault\n".encode() + body).hexdigest()
     await worker.redis.set(TenantKeys("").posts(digest), "not a hash")
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        assert (await http.post(path, content=body)).status_code == 503
+    assert (await http.post(path, content=body)).status_code == 503
     [key] = await worker.redis.keys(worker.keys.job("*"))
     assert await worker.redis.hget(key, "state") == b"cancelled"
 
 
-async def test_a_client_that_goes_ends_its_job(door: Gateway, worker: HandWorker) -> None:
-    async with door.client() as client:
-        task = ask(client)
-        job = await worker.take()
-        await leave(task)
-        await until(lambda: is_cancelled(worker, job))
-        stream = await client.chat.completions.create(**CHAT, stream=True, service_tier="flex")
-        job = await worker.take()
-        await stream.close()
-        await until(lambda: is_cancelled(worker, job))
+async def test_a_client_that_goes_ends_its_job(worker: HandWorker, client: openai.AsyncOpenAI) -> None:
+    task = ask(client)
+    job = await worker.take()
+    await leave(task)
+    await until(lambda: is_cancelled(worker, job))
+    stream = await client.chat.completions.create(**CHAT, stream=True, service_tier="flex")
+    job = await worker.take()
+    await stream.close()
+    await until(lambda: is_cancelled(worker, job))
 
 
 async def test_a_retry_joins_the_job_of_a_client_that_has_gone(valkey: Server, worker: HandWorker) -> None:
@@ -96,14 +94,13 @@ async def attempts(worker: HandWorker, job: HandJob, count: int) -> bool:
     return record is not None and record.submits == count
 
 
-async def test_two_honest_requests_are_two(door: Gateway, worker: HandWorker) -> None:
-    async with door.client() as client:
-        tasks = [ask(client, service_tier="flex"), ask(client, service_tier="flex")]
-        jobs = [await worker.take() for _ in tasks]
-        assert jobs[0].id != jobs[1].id
-        for job, text in zip(jobs, "ab", strict=True):
-            await job.end(last=text)
-        assert sorted([await content(task) for task in tasks]) == ["a", "b"]
+async def test_two_honest_requests_are_two(worker: HandWorker, client: openai.AsyncOpenAI) -> None:
+    tasks = [ask(client, service_tier="flex"), ask(client, service_tier="flex")]
+    jobs = [await worker.take() for _ in tasks]
+    assert jobs[0].id != jobs[1].id
+    for job, text in zip(jobs, "ab", strict=True):
+        await job.end(last=text)
+    assert sorted([await content(task) for task in tasks]) == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -127,19 +124,20 @@ async def test_a_retry_joins_an_old_request_only_if_its_gateway_lives(
 
 
 @pytest.mark.slow
-async def test_a_retry_of_something_else_is_a_request_of_its_own(door: Gateway, worker: HandWorker) -> None:
+async def test_a_retry_of_something_else_is_a_request_of_its_own(
+    worker: HandWorker, client: openai.AsyncOpenAI
+) -> None:
     """The client of the equal one is still there: that is waited for, but not for long."""
-    async with door.client() as client:
-        first = ask(client, stream=True)
-        one = await worker.take()
-        second = ask(client, stream=True, extra_headers=AGAIN)
-        other = await worker.take()
-        assert one.id != other.id
-        for job in (one, other):
-            await job.end(last="x")
-        for task in (first, second):
-            async for _ in await task:
-                pass
+    first = ask(client, stream=True)
+    one = await worker.take()
+    second = ask(client, stream=True, extra_headers=AGAIN)
+    other = await worker.take()
+    assert one.id != other.id
+    for job in (one, other):
+        await job.end(last="x")
+    for task in (first, second):
+        async for _ in await task:
+            pass
 
 
 async def test_one_idempotency_key_is_one_job(door: Gateway, worker: HandWorker) -> None:
@@ -170,7 +168,9 @@ async def test_a_key_joins_no_job_of_a_queue_that_it_may_not_use(
     door: Gateway, worker: HandWorker, valkey: Server
 ) -> None:
     """The body names no model: so each of the tenant's keys means its own queue."""
-    one, two = [await asyncio.to_thread(add_key, valkey, queue) for queue in ("default", "other")]
+    one, two = [
+        await asyncio.to_thread(add_key, valkey, "acme", "--queue", queue) for queue in ("default", "other")
+    ]
     register(valkey.port, QueueKeys("other").shard(0))
     body: dict[str, Any] = {"messages": HELLO, "service_tier": "flex"}
     async with httpx2.AsyncClient(base_url=door.url) as http, hand_worker(valkey.url, "other") as others:
@@ -192,10 +192,6 @@ async def test_a_key_joins_no_job_of_a_queue_that_it_may_not_use(
         other = await others.take()
         await other.end(last="y")
         assert (await repeated).json()["choices"][0]["message"]["content"] == "y"
-
-
-def add_key(server: Server, queue: str) -> str:
-    return invoke("keys", "add", "acme", "--queue", queue, "--redis-url", server.url).stdout.strip()
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ from typing import Any
 import openai
 import pytest
 from support.batches import CHAT, chat, finished, made, upload
-from support.gateway import Gateway
 from support.servers.servers import Server
 from support.workers.hand_worker import HandWorker, register
 
@@ -21,7 +20,7 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 
 
 async def test_a_format_is_that_of_lines_that_ask_for_none(
-    door: Gateway, worker: HandWorker, valkey: Server
+    worker: HandWorker, valkey: Server, client: openai.AsyncOpenAI
 ) -> None:
     register(valkey.port, worker.keys, version_max=str(TAKEN.high))
     own: list[dict[str, Any]] = [
@@ -31,50 +30,45 @@ async def test_a_format_is_that_of_lines_that_ask_for_none(
     lines = [chat(number, f"w{number}", 5) for number in range(len(own))]
     for line, more in zip(lines, own, strict=True):
         line["body"] |= more
-    async with door.client() as client:
-        batch = await made(client, lines, extra_body={"response_format": SCHEMA})
-        assert batch.to_dict()["response_format"] == SCHEMA
-        formats: dict[Any, str | None] = {}
-        for (
-            _
-        ) in lines:  # those of a later message version may wait for the gateway's next look at the workers
-            job = await worker.take()
-            [message], form = job.request.messages or (), job.request.response_format
-            formats[message.content] = None if form is None else form.type
-            await job.end(last="{}", complete=True)
-        assert formats == {"w0": "json_schema", "w1": None, "w2": "json_object", "w3": None}
-        assert (await finished(client, batch.id)).status == "completed"
+    batch = await made(client, lines, extra_body={"response_format": SCHEMA})
+    assert batch.to_dict()["response_format"] == SCHEMA
+    formats: dict[Any, str | None] = {}
+    for _ in lines:  # those of a later message version may wait for the gateway's next look at the workers
+        job = await worker.take()
+        [message], form = job.request.messages or (), job.request.response_format
+        formats[message.content] = None if form is None else form.type
+        await job.end(last="{}", complete=True)
+    assert formats == {"w0": "json_schema", "w1": None, "w2": "json_object", "w3": None}
+    assert (await finished(client, batch.id)).status == "completed"
 
 
 @pytest.mark.parametrize(
     "wrong",
     ["json", {"type": "xml"}, {"type": "json_schema"}, {"type": "json_schema", "json_schema": {"schema": 1}}],
 )
-async def test_a_wrong_format_is_named(door: Gateway, wrong: Any) -> None:
-    async with door.client() as client:
-        with pytest.raises(openai.BadRequestError) as refused:
-            await made(client, [chat(1, "w1", 2)], extra_body={"response_format": wrong})
-        assert str(refused.value.param).startswith("response_format")
+async def test_a_wrong_format_is_named(wrong: Any, client: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        await made(client, [chat(1, "w1", 2)], extra_body={"response_format": wrong})
+    assert str(refused.value.param).startswith("response_format")
 
 
 async def test_a_batch_of_another_version_is_finished(
-    door: Gateway, worker: HandWorker, catalogue: BatchCatalogue, access: GatewayRedis
+    worker: HandWorker, catalogue: BatchCatalogue, access: GatewayRedis, client: openai.AsyncOpenAI
 ) -> None:
     """An older gateway wrote no format and counted no expected answers; a later one writes more."""
-    async with door.client() as client:
-        lines = [chat(number, "w1", 2) for number in range(2)]
-        lines[1]["body"]["metadata"] = {"expected": "done"}
-        fields = {
-            "endpoint": CHAT, "input_file_id": await upload(client, lines), "completion_window": "24h",
-            "metadata": "null", "queues": "[]", "output_lasts_s": "0", "of_a_later_version": "{}",
-        }  # fmt: skip
-        await catalogue.create("", "batch_other", fields, window_s=600, charge="", lasts_s=600)
-        for _ in lines:
-            job = await worker.take()
-            assert job.request.response_format is None
-            await job.end(last="done")
-        done = (await finished(client, "batch_other")).to_dict()
-        assert (done["status"], done["expected"]) == ("completed", {"total": 1, "agreed": 1})
-        assert "response_format" not in done
-        record = await access.client.hgetall(TenantKeys("").batch("batch_other"))
-        assert record[b"of_a_later_version"] == b"{}"
+    lines = [chat(number, "w1", 2) for number in range(2)]
+    lines[1]["body"]["metadata"] = {"expected": "done"}
+    fields = {
+        "endpoint": CHAT, "input_file_id": await upload(client, lines), "completion_window": "24h",
+        "metadata": "null", "queues": "[]", "output_lasts_s": "0", "of_a_later_version": "{}",
+    }  # fmt: skip
+    await catalogue.create("", "batch_other", fields, window_s=600, charge="", lasts_s=600)
+    for _ in lines:
+        job = await worker.take()
+        assert job.request.response_format is None
+        await job.end(last="done")
+    done = (await finished(client, "batch_other")).to_dict()
+    assert (done["status"], done["expected"]) == ("completed", {"total": 1, "agreed": 1})
+    assert "response_format" not in done
+    record = await access.client.hgetall(TenantKeys("").batch("batch_other"))
+    assert record[b"of_a_later_version"] == b"{}"

@@ -1,6 +1,5 @@
 """Gateways and the server die in the middle of a batch: another gateway goes on, and no row is lost or
-doubled.
-"""
+doubled."""
 
 from __future__ import annotations
 
@@ -10,14 +9,13 @@ import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
-from support.batches import Line, answered, chat, files_of, finished, made, rows_of
+from support.batches import Line, answered, chat, counts, files_of, finished, made, rows_of
 from support.gateway import Gateway, gateway
 from support.servers.servers import Server, lasting_server
-from support.workers.counting_worker import counted, model_name, serving, until, write_tokenizer
+from support.workers.counting_worker import counted, model_name, serving, until, until_read, write_tokenizer
 from support.workers.hand_worker import hand_worker
 
 from millstream.gateway.redis.tenant_keys import OPEN_TENANTS, TenantKeys
@@ -108,8 +106,7 @@ async def test_no_row_is_lost_or_doubled(
             (gate / "1").unlink()
             done = await finished(client, batch.id, wait_s=60)
             assert (done.status, done.error_file_id) == ("completed", None)
-            assert done.request_counts is not None
-            assert (done.request_counts.completed, done.request_counts.failed) == (LINES, 0)
+            assert counts(done) == (LINES, 0)
             output, _ = await files_of(client, done)
             assert answered(output) == wanted
             async with asyncio.timeout(30):
@@ -135,23 +132,16 @@ async def test_a_gateway_that_is_asked_to_go_gives_its_batches_back(valkey: Serv
                 holder = await worker.redis.hget(key, "holder")
                 leaving.process.send_signal(signal.SIGTERM)
                 with gateway(valkey.url, *arguments) as door:
-                    await until(lambda: has_other_holder(worker.redis, key, holder))
+                    await until_read(
+                        lambda: worker.redis.hget(key, "holder"), lambda now: now not in (holder, b"")
+                    )
                     assert leaving.process.poll() is None
                     await job.end(last="one")
                     for _ in range(2):
                         await (await worker.take()).end(last="more")
                     async with door.client() as other:
                         done = await finished(other, batch.id)
-                        assert done.request_counts is not None
-                        assert (done.status, done.request_counts.completed) == ("completed", 3)
-                    await until(lambda: is_empty(worker.redis, OPEN_TENANTS))
+                        assert (done.status, counts(done)) == ("completed", (3, 0))
+                    await until_read(lambda: worker.redis.exists(OPEN_TENANTS), lambda count: not count)
                     await (await worker.take()).end(last="late")
                     assert (await waiting).choices[0].text == "late"
-
-
-async def has_other_holder(redis: Any, key: str, holder: bytes) -> bool:
-    return (await redis.hget(key, "holder")) not in (holder, b"")
-
-
-async def is_empty(redis: Any, key: str) -> bool:
-    return not await redis.exists(key)

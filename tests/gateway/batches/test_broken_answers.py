@@ -1,6 +1,5 @@
 """Rows and contents whose objects are gone, or go while they are read: a status while there can be one, else
-an answer that breaks off. Neither is a traceback in the log.
-"""
+an answer that breaks off. Neither is a traceback in the log."""
 
 from __future__ import annotations
 

@@ -11,7 +11,18 @@ import openai
 import pytest
 from openai.types import Batch
 from prometheus_client import CollectorRegistry
-from support.batches import Line, answered, chat, files_of, finished, made, rows_counted, rows_of
+from support.batches import (
+    Line,
+    answered,
+    chat,
+    counts,
+    faults,
+    files_of,
+    finished,
+    made,
+    rows_counted,
+    rows_of,
+)
 from support.gateway import Gateway, gateway
 from support.servers.servers import Server
 from support.workers.counting_worker import until
@@ -85,8 +96,7 @@ async def test_a_lost_part_is_written_again_in_its_place(
             async with second.client() as client:
                 await answer(worker, 3)
                 done = await finished(client, batch.id)
-                assert done.request_counts is not None
-                assert (done.status, done.request_counts.completed) == ("completed", 3)
+                assert (done.status, counts(done)) == ("completed", (3, 0))
                 output, _ = await files_of(client, done)
                 assert answered(output) == ALL
                 assert answered(had + await results(client, batch, 2, 1)) == ALL
@@ -95,70 +105,66 @@ async def test_a_lost_part_is_written_again_in_its_place(
 
 @pytest.mark.parametrize("status", ["in_progress", "finalizing"])
 async def test_a_batch_that_a_failover_opens_again_ends(
-    door: Gateway, tmp_path: Path, access: GatewayRedis, worker: HandWorker, status: str
+    tmp_path: Path, access: GatewayRedis, worker: HandWorker, status: str, client: openai.AsyncOpenAI
 ) -> None:
     """As its server came back with the record of a moment before its end, and one of its parts is lost."""
-    async with door.client() as client:
-        batch = await made(client, LINES)
-        await answer(worker, 3)
-        done = await finished(client, batch.id)
-        parts = parts_in(tmp_path / "files")
-        key = KEYS.batch(batch.id)
-        fields = {"status": status, "ends_as": "completed", "holder": ""}
-        await access.client.hset(key, mapping=fields)
-        await access.client.hdel(key, "output_file_id", "completed_s")
-        names = [
-            part.split()[1].decode() for part in await access.client.lrange(KEYS.batch_parts(batch.id), 0, -1)
-        ]
-        by_name = {path.name: numbers_in(path) for path in parts}
-        await access.client.rpush(KEYS.batch_lines(batch.id), *(ranges_of(by_name[name]) for name in names))
-        next(path for path in parts if path.name == names[-1]).unlink()
-        assert (await client.batches.retrieve(batch.id)).status == status
-        await answer(worker, len(by_name[names[-1]]))
-        again = await finished(client, batch.id)
-        assert (again.status, again.output_file_id) == ("completed", done.output_file_id)
-        assert len((await files_of(client, again))[0]) == 3
+    batch = await made(client, LINES)
+    await answer(worker, 3)
+    done = await finished(client, batch.id)
+    parts = parts_in(tmp_path / "files")
+    key = KEYS.batch(batch.id)
+    fields = {"status": status, "ends_as": "completed", "holder": ""}
+    await access.client.hset(key, mapping=fields)
+    await access.client.hdel(key, "output_file_id", "completed_s")
+    names = [
+        part.split()[1].decode() for part in await access.client.lrange(KEYS.batch_parts(batch.id), 0, -1)
+    ]
+    by_name = {path.name: numbers_in(path) for path in parts}
+    await access.client.rpush(KEYS.batch_lines(batch.id), *(ranges_of(by_name[name]) for name in names))
+    next(path for path in parts if path.name == names[-1]).unlink()
+    assert (await client.batches.retrieve(batch.id)).status == status
+    await answer(worker, len(by_name[names[-1]]))
+    again = await finished(client, batch.id)
+    assert (again.status, again.output_file_id) == ("completed", done.output_file_id)
+    assert len((await files_of(client, again))[0]) == 3
 
 
 @pytest.mark.slow
 async def test_a_store_that_goes_away_is_waited_for(
-    door: Gateway, tmp_path: Path, worker: HandWorker
+    tmp_path: Path, worker: HandWorker, client: openai.AsyncOpenAI
 ) -> None:
     """Nothing is written where it was, no line counts as lost, and no input as deleted."""
     folder, away = tmp_path / "files", tmp_path / "away"
-    async with door.client() as client:
-        batch = await made(client, LINES)
-        await answer(worker, 2)
-        await until(lambda: rows_counted(client, batch.id, 2))
-        folder.rename(away)
-        folder.mkdir()  # as a mount point is left behind
-        await answer(worker, 1)
-        with pytest.raises(openai.InternalServerError):
-            await client.files.create(file=("x", b"x"), purpose="user_data")
-        assert list(folder.rglob("*")) == []
-        folder.rmdir()
-        away.rename(folder)
-        done = await finished(client, batch.id)
-        assert (done.status, done.error_file_id) == ("completed", None)
-        assert answered((await files_of(client, done))[0]) == ALL
+    batch = await made(client, LINES)
+    await answer(worker, 2)
+    await until(lambda: rows_counted(client, batch.id, 2))
+    folder.rename(away)
+    folder.mkdir()  # as a mount point is left behind
+    await answer(worker, 1)
+    with pytest.raises(openai.InternalServerError):
+        await client.files.create(file=("x", b"x"), purpose="user_data")
+    assert list(folder.rglob("*")) == []
+    folder.rmdir()
+    away.rename(folder)
+    done = await finished(client, batch.id)
+    assert (done.status, done.error_file_id) == ("completed", None)
+    assert answered((await files_of(client, done))[0]) == ALL
 
 
 @pytest.mark.slow
 async def test_a_batch_whose_store_is_gone_for_good_fails(
-    door: Gateway, tmp_path: Path, access: GatewayRedis, worker: HandWorker
+    tmp_path: Path, access: GatewayRedis, worker: HandWorker, client: openai.AsyncOpenAI
 ) -> None:
     """A day after its time: no status is without an end."""
-    async with door.client() as client:
-        batch = await made(client, LINES)
-        await answer(worker, 1)
-        await until(lambda: rows_counted(client, batch.id, 1))
-        (tmp_path / "files").rename(tmp_path / "gone")
-        await answer(worker, 2)
-        await access.client.hset(KEYS.batch(batch.id), "expires_s", int(time.time()) - 90_000)
-        ended = await finished(client, batch.id)
-        assert ended.status == "failed"
-        assert ended.errors is not None
-        assert [one.code for one in ended.errors.data or ()] == ["store_unavailable"]
+    batch = await made(client, LINES)
+    await answer(worker, 1)
+    await until(lambda: rows_counted(client, batch.id, 1))
+    (tmp_path / "files").rename(tmp_path / "gone")
+    await answer(worker, 2)
+    await access.client.hset(KEYS.batch(batch.id), "expires_s", int(time.time()) - 90_000)
+    ended = await finished(client, batch.id)
+    assert ended.status == "failed"
+    assert [code for _, code, _ in faults(ended)] == ["store_unavailable"]
 
 
 async def test_parts_are_swept_a_day_after_their_batch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import openai
@@ -23,8 +24,7 @@ async def written_before(
     client: openai.AsyncOpenAI, worker: HandWorker, lines: list[Line]
 ) -> tuple[str, list[HandJob]]:
     """A batch of the lines "a", "x", "y", "a", of which two are under way at once: the first is in the store,
-    and the last is not read yet.
-    """
+    and the last is not read yet."""
     batch = await made(client, lines)
     a, x = await taken(worker, "ax")
     await a.end(last="done")
@@ -33,43 +33,44 @@ async def written_before(
 
 
 @pytest.fixture
-def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+async def narrow(
+    valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[openai.AsyncOpenAI, HandWorker]]:
+    """A gateway's client and a worker, where two lines are under way at once."""
     monkeypatch.setattr(batch_execution, "WINDOW_JOBS", 2)
-
-
-@pytest.mark.usefixtures("narrow")
-async def test_an_answer_is_read_from_the_store(valkey: Server, tmp_path: Path) -> None:
     async with hand_worker(valkey.url) as worker:
         register(valkey.port, worker.keys)
         async with gateway_within(valkey.url, files_url=str(tmp_path)) as (host, port):
             url = f"http://{host}:{port}/v1"
             async with openai.AsyncOpenAI(base_url=url, api_key="x", max_retries=0) as client:
-                id, jobs = await written_before(client, worker, lines_of("axya"))
-                for job in jobs:
-                    await job.end(last=text_of(job))
-                done = await finished(client, id)
-                output, _ = await files_of(client, done)
-                assert answered(output) == {"r1": "done", "r2": "x", "r3": "y", "r4": "done"}
-                assert cached(output) == {"r4"}
-                assert done.to_dict()["usage"]["output_tokens"] == len("donexy")
+                yield client, worker
 
 
-@pytest.mark.usefixtures("narrow")
+async def test_an_answer_is_read_from_the_store(narrow: tuple[openai.AsyncOpenAI, HandWorker]) -> None:
+    client, worker = narrow
+    id, jobs = await written_before(client, worker, lines_of("axya"))
+    for job in jobs:
+        await job.end(last=text_of(job))
+    done = await finished(client, id)
+    output, _ = await files_of(client, done)
+    assert answered(output) == {"r1": "done", "r2": "x", "r3": "y", "r4": "done"}
+    assert cached(output) == {"r4"}
+    assert done.to_dict()["usage"]["output_tokens"] == len("donexy")
+
+
 @pytest.mark.parametrize("damage", ["gone", "unreadable"])
-async def test_a_line_whose_answer_is_lost_is_computed(valkey: Server, tmp_path: Path, damage: str) -> None:
-    async with hand_worker(valkey.url) as worker:
-        register(valkey.port, worker.keys)
-        async with gateway_within(valkey.url, files_url=str(tmp_path)) as (host, port):
-            url = f"http://{host}:{port}/v1"
-            async with openai.AsyncOpenAI(base_url=url, api_key="x", max_retries=0) as client:
-                _, jobs = await written_before(client, worker, lines_of("axya"))
-                [part] = [path for path in (tmp_path / "batches").rglob("*") if path.is_file()]
-                if damage == "gone":
-                    part.unlink()
-                else:
-                    part.write_bytes(b"x" * part.stat().st_size)
-                await jobs[0].end(last="x")
-                await taken(worker, "a")
+async def test_a_line_whose_answer_is_lost_is_computed(
+    narrow: tuple[openai.AsyncOpenAI, HandWorker], tmp_path: Path, damage: str
+) -> None:
+    client, worker = narrow
+    _, jobs = await written_before(client, worker, lines_of("axya"))
+    [part] = [path for path in (tmp_path / "batches").rglob("*") if path.is_file()]
+    if damage == "gone":
+        part.unlink()
+    else:
+        part.write_bytes(b"x" * part.stat().st_size)
+    await jobs[0].end(last="x")
+    await taken(worker, "a")
 
 
 async def test_a_takeover_reuses_what_it_can_see(valkey: Server, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Batches of many tenants take turns: nobody's number of batches, and no queue without workers, delays
-others.
-"""
+others."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ import pytest
 from support.batches import CHAT, chat, finished, made, upload
 from support.gateway import Gateway
 from support.servers.servers import Server
-from support.workers.counting_worker import until
+from support.workers.counting_worker import until_read
 from support.workers.hand_worker import HandWorker, hand_worker
 
 from millstream.gateway.auth.api_keys import ApiKeyStore
@@ -96,10 +95,7 @@ async def test_batches_of_a_slow_queue_keep_their_places(
     async def holders() -> list[bytes]:
         return [await access.client.hget(key, "holder") for key in keys]
 
-    async def all_begun() -> bool:
-        return all(await holders())
-
-    await until(all_begun)
+    await until_read(holders, lambda holders: all(holders))
     before = await holders()
     _, key = await ApiKeyStore(access.client).add("late")
     async with door.client(key) as client:
@@ -179,21 +175,16 @@ class TornBatches(OpenBatches):
 
 
 async def test_batches_of_older_gateways_are_listed(
-    door: Gateway, access: GatewayRedis, worker: HandWorker
+    access: GatewayRedis, worker: HandWorker, client: openai.AsyncOpenAI
 ) -> None:
     """They have one list for all tenants, of which damaged members are dropped."""
-    async with door.client() as client:
-        batch = await made(client, [chat(1, "w1", 2)])
-        job = await worker.take()
-        keys = TenantKeys("")
-        await access.client.hset(keys.batch(batch.id), "holder", "")  # its gateway is gone
-        await access.client.delete(keys.open_batches, OPEN_TENANTS)
-        await access.client.zadd(OPEN_BATCHES, {f" {batch.id}": 1, b"\xff \xff": 2, "no batch": 3})
-        await job.end(last="done")
-        assert (await finished(client, batch.id)).status == "completed"
-    await until(lambda: is_empty(access, OPEN_BATCHES))
-    await until(lambda: is_empty(access, OPEN_TENANTS))
-
-
-async def is_empty(access: GatewayRedis, key: str) -> bool:
-    return not await access.client.exists(key)
+    batch = await made(client, [chat(1, "w1", 2)])
+    job = await worker.take()
+    keys = TenantKeys("")
+    await access.client.hset(keys.batch(batch.id), "holder", "")  # its gateway is gone
+    await access.client.delete(keys.open_batches, OPEN_TENANTS)
+    await access.client.zadd(OPEN_BATCHES, {f" {batch.id}": 1, b"\xff \xff": 2, "no batch": 3})
+    await job.end(last="done")
+    assert (await finished(client, batch.id)).status == "completed"
+    await until_read(lambda: access.client.exists(OPEN_BATCHES), lambda count: not count)
+    await until_read(lambda: access.client.exists(OPEN_TENANTS), lambda count: not count)

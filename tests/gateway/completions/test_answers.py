@@ -13,7 +13,7 @@ import openai
 import pytest
 from support.gateway import HELLO, Gateway, api_error
 from support.servers.servers import Server
-from support.workers.counting_worker import counted, model_name, serving, until, write_tokenizer
+from support.workers.counting_worker import counted, model_name, serving, until, until_read, write_tokenizer
 from support.workers.hand_worker import UNFIT_CALL, HandWorker, hand_worker
 
 from millstream import ErrorInfo, State
@@ -69,11 +69,8 @@ async def test_a_real_worker_answers_whole_and_streamed(
             assert sum(len(one.logprobs.content or ()) for one in own if one.logprobs) == 4
 
         text = await client.completions.create(model="counting", prompt="w5", max_tokens=4, logprobs=1)
-        assert (text.choices[0].text, text.model, text.object) == (
-            counted(6, 4),
-            "counting",
-            "text_completion",
-        )
+        seen = (text.choices[0].text, text.model, text.object)
+        assert seen == (counted(6, 4), "counting", "text_completion")
         told = await client.completions.create(
             model="default", prompt=[5], max_tokens=4, logprobs=1, stream=True, stop=["w9"]
         )
@@ -97,41 +94,41 @@ async def data_of(lines: AsyncIterator[str]) -> str:
     return line[6:]
 
 
-async def test_a_stream_in_detail(door: Gateway, worker: HandWorker) -> None:
+async def test_a_stream_in_detail(
+    worker: HandWorker, client: openai.AsyncOpenAI, http: httpx2.AsyncClient
+) -> None:
     """Headers, the form of events, pings while the job waits, an error in the midst."""
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        headers = {"x-client-request-id": "mine-1", "accept": "application/json", "accept-encoding": "gzip"}
-        body = CHAT | {"stream": True}
-        async with http.stream("POST", "/chat/completions", json=body, headers=headers) as answer:
-            assert answer.status_code == 200  # after a second, as nobody has answered yet
-            assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
-            assert answer.headers["cache-control"] == "no-cache"
-            assert answer.headers["x-accel-buffering"] == "no"
-            assert answer.headers["x-client-request-id"] == "mine-1"
-            assert "content-encoding" not in answer.headers
-            assert float(answer.headers["openai-processing-ms"]) >= 0
-            lines = answer.aiter_lines()
-            assert [await anext(lines), await anext(lines)] == [": ping", ""]
-            job = await worker.take()
-            await job.say("Hä\u2028l\x85l\u2029o")  # `aiter_lines` takes these for line ends
-            events = [json.loads(await data_of(lines)) for _ in range(2)]
-            await job.end(State.FAILED, error=ErrorInfo(code="engine_lost", message="too many deaths"))
-            error = json.loads(await data_of(lines))["error"]
-            assert [line async for line in lines] == []
-        told = [one["choices"][0]["delta"] for one in events]
-        assert told == [{"role": "assistant", "content": ""}, {"content": "Hä\u2028l\x85l\u2029o"}]
-        assert (error["type"], error["code"], error["param"]) == ("server_error", "engine_lost", None)
-    async with door.client() as client:
-        stream = await asked(client.chat.completions.create(**CHAT, stream=True))
+    headers = {"x-client-request-id": "mine-1", "accept": "application/json", "accept-encoding": "gzip"}
+    body = CHAT | {"stream": True}
+    async with http.stream("POST", "/chat/completions", json=body, headers=headers) as answer:
+        assert answer.status_code == 200  # after a second, as nobody has answered yet
+        assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert answer.headers["cache-control"] == "no-cache"
+        assert answer.headers["x-accel-buffering"] == "no"
+        assert answer.headers["x-client-request-id"] == "mine-1"
+        assert "content-encoding" not in answer.headers
+        assert float(answer.headers["openai-processing-ms"]) >= 0
+        lines = answer.aiter_lines()
+        assert [await anext(lines), await anext(lines)] == [": ping", ""]
         job = await worker.take()
-        await job.say("Hel")
-        chunks = aiter(await stream)
-        await anext(chunks)
-        assert (await anext(chunks)).choices[0].delta.content == "Hel"
+        await job.say("Hä\u2028l\x85l\u2029o")  # `aiter_lines` takes these for line ends
+        events = [json.loads(await data_of(lines)) for _ in range(2)]
         await job.end(State.FAILED, error=ErrorInfo(code="engine_lost", message="too many deaths"))
-        with pytest.raises(openai.APIError, match="too many deaths") as caught:
-            await anext(chunks)
-        assert caught.value.code == "engine_lost"
+        error = json.loads(await data_of(lines))["error"]
+        assert [line async for line in lines] == []
+    told = [one["choices"][0]["delta"] for one in events]
+    assert told == [{"role": "assistant", "content": ""}, {"content": "Hä\u2028l\x85l\u2029o"}]
+    assert (error["type"], error["code"], error["param"]) == ("server_error", "engine_lost", None)
+    stream = await asked(client.chat.completions.create(**CHAT, stream=True))
+    job = await worker.take()
+    await job.say("Hel")
+    chunks = aiter(await stream)
+    await anext(chunks)
+    assert (await anext(chunks)).choices[0].delta.content == "Hel"
+    await job.end(State.FAILED, error=ErrorInfo(code="engine_lost", message="too many deaths"))
+    with pytest.raises(openai.APIError, match="too many deaths") as caught:
+        await anext(chunks)
+    assert caught.value.code == "engine_lost"
 
 
 async def test_an_early_failure_of_a_stream_is_a_status(door: Gateway, worker: HandWorker) -> None:
@@ -151,51 +148,46 @@ async def test_an_early_failure_of_a_stream_is_a_status(door: Gateway, worker: H
         assert api_error(failed.value)["type"] == "server_error"
 
 
-async def test_answers_are_compressed_and_forgotten(door: Gateway, worker: HandWorker) -> None:
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        waiting = await asked(http.post("/v1/chat/completions", json=CHAT))
-        job = await worker.take()
-        await job.end(last="long " * 1000)
-        answer = await waiting
-        assert answer.headers["content-encoding"] == "gzip"
-        assert answer.json()["choices"][0]["message"]["content"] == "long " * 1000
-        keys = worker.keys
-        await until(lambda: gone(worker, keys.job(job.id), keys.tokens(job.id)))
-        waiting = await asked(http.post("/v1/chat/completions", json=CHAT | {"stream": True}))
-        job = await worker.take()
-        await job.end(last="x")
-        assert (await waiting).text.endswith("data: [DONE]\n\n")
-        await until(lambda: gone(worker, keys.job(job.id), keys.tokens(job.id)))
+async def test_answers_are_compressed_and_forgotten(worker: HandWorker, http: httpx2.AsyncClient) -> None:
+    waiting = await asked(http.post("/v1/chat/completions", json=CHAT))
+    job = await worker.take()
+    await job.end(last="long " * 1000)
+    answer = await waiting
+    assert answer.headers["content-encoding"] == "gzip"
+    assert answer.json()["choices"][0]["message"]["content"] == "long " * 1000
+    keys = worker.keys
+    await until_read(
+        lambda: worker.redis.exists(keys.job(job.id), keys.tokens(job.id)), lambda count: not count
+    )
+    waiting = await asked(http.post("/v1/chat/completions", json=CHAT | {"stream": True}))
+    job = await worker.take()
+    await job.end(last="x")
+    assert (await waiting).text.endswith("data: [DONE]\n\n")
+    await until_read(
+        lambda: worker.redis.exists(keys.job(job.id), keys.tokens(job.id)), lambda count: not count
+    )
 
 
-async def test_calls_that_do_not_fit_say_so(door: Gateway, worker: HandWorker) -> None:
+async def test_calls_that_do_not_fit_say_so(worker: HandWorker, http: httpx2.AsyncClient) -> None:
     """In a header where there is still time for one."""
     why = UNFIT_CALL["schema_error"]
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        heads = []
-        for ended in (UNFIT_CALL, UNFIT_CALL | {"complete": True, "schema_error": ""}):
-            waiting = await asked(http.post("/v1/chat/completions", json=CHAT))
-            await (await worker.take()).end(last="x", calls_with=ended)
-            answer = await waiting
-            heads.append(answer.headers.get("x-millstream-schema"))
-            [choice] = answer.json()["choices"]
-            assert (choice["complete"], choice.get("schema_error", "")) == (
-                ended["complete"],
-                ended["schema_error"],
-            )
-            [call] = choice["message"]["tool_calls"]
-            assert (choice["finish_reason"], call["function"]["arguments"]) == ("tool_calls", '{"a": "x"}')
-        assert heads == ["partial", None]
-        waiting = await asked(http.post("/v1/chat/completions", json=CHAT | {"stream": True}))
-        await (await worker.take()).end(last="x", calls_with=UNFIT_CALL)
-        chunks = [json.loads(line[6:]) for line in (await waiting).text.split("\n\n") if line[6:7] == "{"]
-        ends = [chunk["choices"][0] for chunk in chunks if chunk["choices"][0]["finish_reason"]]
-        assert [(one["complete"], one["schema_error"]) for one in ends] == [(False, why)]
-        assert not any("schema_error" in one["choices"][0] for one in chunks[:-1])
-
-
-async def gone(worker: HandWorker, *keys: str) -> bool:
-    return not await worker.redis.exists(*keys)
+    heads = []
+    for ended in (UNFIT_CALL, UNFIT_CALL | {"complete": True, "schema_error": ""}):
+        asking = http.post("/v1/chat/completions", json=CHAT)
+        answer = await worker.answered(asking, last="x", calls_with=ended)
+        heads.append(answer.headers.get("x-millstream-schema"))
+        [choice] = answer.json()["choices"]
+        seen = (choice["complete"], choice.get("schema_error", ""))
+        assert seen == (ended["complete"], ended["schema_error"])
+        [call] = choice["message"]["tool_calls"]
+        assert (choice["finish_reason"], call["function"]["arguments"]) == ("tool_calls", '{"a": "x"}')
+    assert heads == ["partial", None]
+    asking = http.post("/v1/chat/completions", json=CHAT | {"stream": True})
+    events = (await worker.answered(asking, last="x", calls_with=UNFIT_CALL)).text.split("\n\n")
+    chunks = [json.loads(line[6:]) for line in events if line[6:7] == "{"]
+    ends = [chunk["choices"][0] for chunk in chunks if chunk["choices"][0]["finish_reason"]]
+    assert [(one["complete"], one["schema_error"]) for one in ends] == [(False, why)]
+    assert not any("schema_error" in one["choices"][0] for one in chunks[:-1])
 
 
 async def test_a_wait_that_is_too_long_ends_with_its_job(door: Gateway, worker: HandWorker) -> None:
@@ -209,66 +201,59 @@ async def test_a_wait_that_is_too_long_ends_with_its_job(door: Gateway, worker: 
     assert await worker.redis.zcard(worker.keys.deadlines) == 0
 
 
-async def test_without_a_worker_only_flex_requests_wait(door: Gateway, valkey: Server) -> None:
+async def test_without_a_worker_only_flex_requests_wait(
+    door: Gateway, valkey: Server, client: openai.AsyncOpenAI
+) -> None:
     await until(lambda: door.shows_ready(False))
-    async with door.client() as client:
-        with pytest.raises(openai.InternalServerError) as caught:
-            await client.chat.completions.create(**CHAT)
-        assert (caught.value.status_code, caught.value.code) == (503, "no_worker")
-        assert float(caught.value.response.headers["retry-after"]) > 0
-        models = (await client.models.list()).data
-        assert [(one.id, one.to_dict()["ready"]) for one in models] == [("default", False), ("other", False)]
-        stream = await client.chat.completions.create(
-            **CHAT, service_tier="flex", stream=True
-        )  # it has begun
-        await stream.close()
+    with pytest.raises(openai.InternalServerError) as caught:
+        await client.chat.completions.create(**CHAT)
+    assert (caught.value.status_code, caught.value.code) == (503, "no_worker")
+    assert float(caught.value.response.headers["retry-after"]) > 0
+    models = (await client.models.list()).data
+    assert [(one.id, one.to_dict()["ready"]) for one in models] == [("default", False), ("other", False)]
+    stream = await client.chat.completions.create(**CHAT, service_tier="flex", stream=True)  # it has begun
+    await stream.close()
 
 
 async def test_a_version_that_no_worker_takes_any_more_is_refused(
-    door: Gateway, worker: HandWorker, valkey: Server
+    worker: HandWorker, valkey: Server, client: openai.AsyncOpenAI
 ) -> None:
     """Before the client looks again, which it does every five seconds."""
     ask = CHAT | {"response_format": {"type": "json_object"}}
     await worker.redis.xgroup_createconsumer(worker.keys.lanes[-1], GROUP, "new")
     newer = {"name": "new", "model": "m", "version_max": str(TAKEN.high)}
     await worker.redis.hset(worker.keys.worker("new"), mapping=newer)
-    async with door.client() as client:
 
-        async def code() -> str | None:
-            try:
-                await (await client.chat.completions.create(**ask, stream=True)).close()
-            except openai.InternalServerError as error:
-                return error.code
-            return None
+    async def code() -> str | None:
+        try:
+            await (await client.chat.completions.create(**ask, stream=True)).close()
+        except openai.InternalServerError as error:
+            return error.code
+        return None
 
-        async def is_taken() -> bool:
-            return await code() is None
+    await until_read(code, lambda code: code is None)
+    await worker.redis.delete(worker.keys.worker("new"))
 
-        await until(is_taken)
-        await worker.redis.delete(worker.keys.worker("new"))
-
-        async def is_refused() -> bool:
-            return await code() == "queue_mismatch"
-
-        await until(is_refused, 4)
+    await until_read(code, lambda code: code == "queue_mismatch", 4)
 
 
-async def test_a_stream_ends_where_the_queues_model_is_replaced(door: Gateway, worker: HandWorker) -> None:
+async def test_a_stream_ends_where_the_queues_model_is_replaced(
+    worker: HandWorker, client: openai.AsyncOpenAI
+) -> None:
     worker.model_digest = "1" * 32
-    async with door.client() as client:
-        asking = await asked(client.chat.completions.create(**CHAT, stream=True))
-        job = await worker.take()
-        await job.say("half of ")
-        said = [chunk async for chunk in _some(await asking, 2)]
-        assert "".join(chunk.choices[0].delta.content or "" for chunk in said) == "half of "
-        await calls.run(worker.redis, serve_model(worker.keys, "2" * 32))
-        again = await job.die("2" * 32)
-        assert again.said == []
-        with pytest.raises(openai.APIError, match="another model") as failed:
-            async for _ in await asking:
-                pass
-        assert failed.value.code == "stream_rewound"
-        await again.end(last="another answer")
+    asking = await asked(client.chat.completions.create(**CHAT, stream=True))
+    job = await worker.take()
+    await job.say("half of ")
+    said = [chunk async for chunk in _some(await asking, 2)]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in said) == "half of "
+    await calls.run(worker.redis, serve_model(worker.keys, "2" * 32))
+    again = await job.die("2" * 32)
+    assert again.said == []
+    with pytest.raises(openai.APIError, match="another model") as failed:
+        async for _ in await asking:
+            pass
+    assert failed.value.code == "stream_rewound"
+    await again.end(last="another answer")
 
 
 async def _some(stream: AsyncIterator[Any], count: int) -> AsyncIterator[Any]:
@@ -287,29 +272,29 @@ async def test_a_checkpoint_is_known_while_no_worker_lives(door: Gateway, valkey
         assert (await waiting).choices[0].message.content == "late"
 
 
-async def test_models_by_queue_and_by_checkpoint(door: Gateway, worker: HandWorker, valkey: Server) -> None:
+async def test_models_by_queue_and_by_checkpoint(
+    worker: HandWorker, valkey: Server, client: openai.AsyncOpenAI
+) -> None:
     name = "org/model of/2026"
     await worker.redis.hset(worker.keys.worker("w"), "model", name)
-    async with door.client() as client:
-        for model in ("default", name):
-            await until(lambda model=model: found(client, model))
-            waiting = await asked(client.chat.completions.create(**CHAT | {"model": model}))
-            await (await worker.take()).end(last="x")
-            assert (await waiting).model == model
-        await worker.redis.hset(worker.keys.worker("w"), "context_length", 2048)
-        await worker.redis.set(QueueKeys("other").meta, "is no hash")  # and spoils nothing but its own queue
+    for model in ("default", name):
+        await until(lambda model=model: found(client, model))
+        asking = client.chat.completions.create(**CHAT | {"model": model})
+        assert (await worker.answered(asking, last="x")).model == model
+    await worker.redis.hset(worker.keys.worker("w"), "context_length", 2048)
+    await worker.redis.set(QueueKeys("other").meta, "is no hash")  # and spoils nothing but its own queue
 
-        async def told() -> bool:
-            shown = [one.to_dict() async for one in client.models.list()]
-            return [one["max_model_len"] for one in shown] == [2048, None]
+    async def told() -> bool:
+        shown = [one.to_dict() async for one in client.models.list()]
+        return [one["max_model_len"] for one in shown] == [2048, None]
 
-        await until(told)
-        with pytest.raises(openai.InternalServerError) as spoilt:
-            await client.models.retrieve("other")
-        assert "queue 'other' cannot be read" in str(spoilt.value)
-        with pytest.raises(openai.NotFoundError) as caught:
-            await client.models.retrieve("nobody/has-it")
-        assert api_error(caught.value)["code"] == "model_not_found"
+    await until(told)
+    with pytest.raises(openai.InternalServerError) as spoilt:
+        await client.models.retrieve("other")
+    assert "queue 'other' cannot be read" in str(spoilt.value)
+    with pytest.raises(openai.NotFoundError) as caught:
+        await client.models.retrieve("nobody/has-it")
+    assert api_error(caught.value)["code"] == "model_not_found"
 
 
 async def found(client: openai.AsyncOpenAI, model: str) -> bool:

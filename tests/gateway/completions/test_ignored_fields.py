@@ -26,14 +26,13 @@ def counted(door: Gateway) -> dict[str, float]:
     return {name: float(number) for name, number in found}
 
 
-async def test_a_header_names_what_had_no_effect(door: Gateway, worker: HandWorker) -> None:
+async def test_a_header_names_what_had_no_effect(
+    door: Gateway, worker: HandWorker, http: httpx2.AsyncClient
+) -> None:
     before = counted(door)
     message = HELLO[0] | {"mood": "calm", "weight": 1}
     body = CHAT | {"messages": [message], "user": "u", "tempo": 3, "service_tier": "scale", "store": False}
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        asking = asyncio.ensure_future(http.post("/chat/completions", json=body))
-        await (await worker.take()).end(last="x")
-        answer = await asking
+    answer = await worker.answered(http.post("/chat/completions", json=body), last="x")
     assert answer.status_code == 200
     assert answer.headers[HEADER] == "user, tempo, messages.mood, messages.weight, service_tier"
     assert answer.json()["service_tier"] == "default"
@@ -42,28 +41,23 @@ async def test_a_header_names_what_had_no_effect(door: Gateway, worker: HandWork
     assert more == {"user": 1, "messages.weight": 1, "service_tier": 1, "other": 2}
 
 
-async def test_streams_and_failures_have_the_header(door: Gateway, worker: HandWorker) -> None:
+async def test_streams_and_failures_have_the_header(worker: HandWorker, http: httpx2.AsyncClient) -> None:
     options = {"include_usage": False, "include_obfuscation": True}
     body = CHAT | {"user": "u", "stream": True, "stream_options": options}
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        asking = asyncio.ensure_future(http.post("/chat/completions", json=body))
-        await (await worker.take()).end(last="x")
-        answer = await asking
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        assert answer.headers[HEADER] == "user, stream_options.include_obfuscation"
-        asking = asyncio.ensure_future(http.post("/chat/completions", json=CHAT | {"user": "u"}))
-        error = ErrorInfo(code="bad_request", message="too long", field="messages")
-        await (await worker.take()).end(State.FAILED, error=error)
-        assert ((await asking).status_code, (await asking).headers[HEADER]) == (400, "user")
-        nowhere = await http.post("/chat/completions", json=CHAT | {"user": "u", "model": "no/model"})
-        assert (nowhere.status_code, nowhere.headers[HEADER]) == (404, "user")
+    answer = await worker.answered(http.post("/chat/completions", json=body), last="x")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers[HEADER] == "user, stream_options.include_obfuscation"
+    asking = asyncio.ensure_future(http.post("/chat/completions", json=CHAT | {"user": "u"}))
+    error = ErrorInfo(code="bad_request", message="too long", field="messages")
+    await (await worker.take()).end(State.FAILED, error=error)
+    assert ((await asking).status_code, (await asking).headers[HEADER]) == (400, "user")
+    nowhere = await http.post("/chat/completions", json=CHAT | {"user": "u", "model": "no/model"})
+    assert (nowhere.status_code, nowhere.headers[HEADER]) == (404, "user")
 
 
-async def test_an_answer_to_known_fields_has_no_header(door: Gateway, worker: HandWorker) -> None:
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        asking = asyncio.ensure_future(http.post("/chat/completions", json=CHAT | {"user": None, "seed": 1}))
-        await (await worker.take()).end(last="x")
-        assert HEADER not in (await asking).headers
+async def test_an_answer_to_known_fields_has_no_header(worker: HandWorker, http: httpx2.AsyncClient) -> None:
+    asking = http.post("/chat/completions", json=CHAT | {"user": None, "seed": 1})
+    assert HEADER not in (await worker.answered(asking, last="x")).headers
 
 
 @pytest.mark.parametrize(
@@ -86,10 +80,9 @@ async def test_an_answer_to_known_fields_has_no_header(door: Gateway, worker: Ha
     ],
 )
 async def test_a_refusal_names_field_and_remedy(
-    door: Gateway, worker: HandWorker, body: dict[str, Any], param: str, code: str, words: str
+    http: httpx2.AsyncClient, worker: HandWorker, body: dict[str, Any], param: str, code: str, words: str
 ) -> None:
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        answer = await http.post("/chat/completions", json=CHAT | body)
+    answer = await http.post("/chat/completions", json=CHAT | body)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["code"]) == (400, param, code)
     assert words in error["message"]

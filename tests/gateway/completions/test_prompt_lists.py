@@ -72,81 +72,78 @@ async def test_a_real_worker_answers_a_list(
             assert (own[0].logprobs.text_offset or [None])[0] == 0
 
 
-async def test_choices_stand_in_the_order_of_prompts(door: Gateway, worker: HandWorker) -> None:
-    async with door.client() as client:
-        answer = ask(client, prompt=["xQ", [120, 81]])
-        jobs = await taken(worker, 2)
-        assert {job.id.rpartition("-")[2] for job in jobs.values()} == {"0", "1"}
-        await jobs[120, 81].end(last="second")
-        await jobs["xQ"].end(last="one")
-        whole = await answer
-        assert [(one.index, one.text) for one in whole.choices] == [(0, "one"), (1, "second")]
-        assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (2, 9)
-        assert whole.id == f"cmpl-{jobs['xQ'].id}"
-        await until(lambda: are_gone(worker))
+async def test_choices_stand_in_the_order_of_prompts(worker: HandWorker, client: openai.AsyncOpenAI) -> None:
+    answer = ask(client, prompt=["xQ", [120, 81]])
+    jobs = await taken(worker, 2)
+    assert {job.id.rpartition("-")[2] for job in jobs.values()} == {"0", "1"}
+    await jobs[120, 81].end(last="second")
+    await jobs["xQ"].end(last="one")
+    whole = await answer
+    assert [(one.index, one.text) for one in whole.choices] == [(0, "one"), (1, "second")]
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (2, 9)
+    assert whole.id == f"cmpl-{jobs['xQ'].id}"
+    await until(lambda: are_gone(worker))
 
 
 async def are_gone(worker: HandWorker) -> bool:
     return not await worker.redis.keys(worker.keys.job("*"))
 
 
-async def test_a_list_of_one_prompt_is_the_job_of_a_text(door: Gateway, worker: HandWorker) -> None:
+async def test_a_list_of_one_prompt_is_the_job_of_a_text(
+    worker: HandWorker, client: openai.AsyncOpenAI
+) -> None:
     """Case 23, as LangChain and lm-eval send it."""
-    async with door.client() as client:
-        for prompt in ("xQ", ["xQ"], [[120, 81]]):
-            answer = ask(client, prompt=prompt)
-            job = await worker.take()
-            assert "-" not in job.id.partition("-")[2]
-            assert job.request.prompt == "xQ" or job.request.token_ids == (120, 81)
-            await job.end(last="one")
-            assert [choice.text for choice in (await answer).choices] == ["one"]
+    for prompt in ("xQ", ["xQ"], [[120, 81]]):
+        answer = ask(client, prompt=prompt)
+        job = await worker.take()
+        assert "-" not in job.id.partition("-")[2]
+        assert job.request.prompt == "xQ" or job.request.token_ids == (120, 81)
+        await job.end(last="one")
+        assert [choice.text for choice in (await answer).choices] == ["one"]
 
 
 @pytest.mark.parametrize(("key", "stream"), [("", False), ("list-1", False), ("list-3", True)])
 async def test_the_error_of_a_prompt_ends_them_all(
-    door: Gateway, worker: HandWorker, key: str, stream: bool
+    worker: HandWorker, key: str, stream: bool, client: openai.AsyncOpenAI
 ) -> None:
     too_long = ErrorInfo(code="bad_request", message="prompt: too long", field="prompt")
-    async with door.client() as client:
-        answers = [ask(client, key, stream=stream)]
-        jobs = await taken(worker, 2)
-        await jobs["yQ"].end(State.FAILED, error=too_long)
-        await until(lambda: are_cancelled(worker, jobs["xQ"]))
-        await jobs["xQ"].end(State.CANCELLED)
-        if key:  # a repeated POST has the same error, and not the cancellation
-            answers.append(ask(client, key, stream=stream))
-        for answer in answers:
-            with pytest.raises(openai.BadRequestError, match=r"prompt\[1\]: too long") as caught:
-                await answer
-            assert caught.value.param == "prompt[1]"
+    answers = [ask(client, key, stream=stream)]
+    jobs = await taken(worker, 2)
+    await jobs["yQ"].end(State.FAILED, error=too_long)
+    await until(lambda: are_cancelled(worker, jobs["xQ"]))
+    await jobs["xQ"].end(State.CANCELLED)
+    if key:  # a repeated POST has the same error, and not the cancellation
+        answers.append(ask(client, key, stream=stream))
+    for answer in answers:
+        with pytest.raises(openai.BadRequestError, match=r"prompt\[1\]: too long") as caught:
+            await answer
+        assert caught.value.param == "prompt[1]"
 
 
-async def test_the_error_of_a_prompt_ends_the_stream(door: Gateway, worker: HandWorker) -> None:
+async def test_the_error_of_a_prompt_ends_the_stream(worker: HandWorker, http: httpx2.AsyncClient) -> None:
     body = json.dumps(LIST | {"stream": True})
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        asking = asyncio.ensure_future(http.post("/v1/completions", content=body))
-        jobs = await taken(worker, 2)
-        await jobs["xQ"].say("Hel")
-        await asyncio.sleep(0.1)  # so that it comes before the error
-        await jobs["yQ"].end(State.FAILED, error=ErrorInfo(code="engine_lost", message="too many deaths"))
-        events = [line[6:] for line in (await asking).text.splitlines() if line.startswith("data: ")]
-        assert json.loads(events[0])["choices"][0]["text"] == "Hel"
-        assert json.loads(events[-1])["error"]["code"] == "engine_lost"
-        await until(lambda: are_cancelled(worker, jobs["xQ"]))
+    asking = asyncio.ensure_future(http.post("/v1/completions", content=body))
+    jobs = await taken(worker, 2)
+    await jobs["xQ"].say("Hel")
+    await asyncio.sleep(0.1)  # so that it comes before the error
+    await jobs["yQ"].end(State.FAILED, error=ErrorInfo(code="engine_lost", message="too many deaths"))
+    events = [line[6:] for line in (await asking).text.splitlines() if line.startswith("data: ")]
+    assert json.loads(events[0])["choices"][0]["text"] == "Hel"
+    assert json.loads(events[-1])["error"]["code"] == "engine_lost"
+    await until(lambda: are_cancelled(worker, jobs["xQ"]))
 
 
-async def test_a_client_that_goes_ends_all_its_jobs(door: Gateway, worker: HandWorker) -> None:
-    async with door.client() as client:
-        for stream in (False, True):
-            answer = ask(client, prompt=["a", "b", "c"], stream=stream)
-            jobs = await taken(worker, 2)  # one waits in the queue
-            answer.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await answer
-            await until(lambda jobs=jobs: are_cancelled(worker, *jobs.values()))
-            await until(lambda: nobody_waits(worker))
-            for job in jobs.values():
-                await job.end(State.CANCELLED)
+async def test_a_client_that_goes_ends_all_its_jobs(worker: HandWorker, client: openai.AsyncOpenAI) -> None:
+    for stream in (False, True):
+        answer = ask(client, prompt=["a", "b", "c"], stream=stream)
+        jobs = await taken(worker, 2)  # one waits in the queue
+        answer.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await answer
+        await until(lambda jobs=jobs: are_cancelled(worker, *jobs.values()))
+        await until(lambda: nobody_waits(worker))
+        for job in jobs.values():
+            await job.end(State.CANCELLED)
 
 
 async def nobody_waits(worker: HandWorker) -> bool:
@@ -154,18 +151,17 @@ async def nobody_waits(worker: HandWorker) -> bool:
     return b"queued" not in [await worker.redis.hget(key, "state") for key in keys]
 
 
-async def test_a_key_finds_all_jobs_of_a_list(door: Gateway, worker: HandWorker) -> None:
-    async with door.client() as client:
-        answers = [ask(client, "list-2"), ask(client, "list-2")]
-        jobs = await taken(worker, 2)
-        answers.pop().cancel()
-        await jobs["yQ"].end(last="two")
-        await jobs["xQ"].end(last="one")
-        first = await answers[0]
-        again = await ask(client, "list-2")
-        assert [choice.text for choice in again.choices] == ["one", "two"]
-        assert again.id == first.id
-        assert await worker.redis.xlen(worker.keys.lane("interactive")) == 0
+async def test_a_key_finds_all_jobs_of_a_list(worker: HandWorker, client: openai.AsyncOpenAI) -> None:
+    answers = [ask(client, "list-2"), ask(client, "list-2")]
+    jobs = await taken(worker, 2)
+    answers.pop().cancel()
+    await jobs["yQ"].end(last="two")
+    await jobs["xQ"].end(last="one")
+    first = await answers[0]
+    again = await ask(client, "list-2")
+    assert [choice.text for choice in again.choices] == ["one", "two"]
+    assert again.id == first.id
+    assert await worker.redis.xlen(worker.keys.lane("interactive")) == 0
 
 
 class SubmitFails:

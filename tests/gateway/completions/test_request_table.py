@@ -1,6 +1,5 @@
 """The table of requests of `make conformance`, at the gateway's door: each is done, or its sender learns that
-it is not. And the table itself, which has all that OpenAI's client can send.
-"""
+it is not. And the table itself, which has all that OpenAI's client can send."""
 
 from __future__ import annotations
 

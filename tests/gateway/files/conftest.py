@@ -6,8 +6,6 @@ import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import httpx2
-import openai
 import pytest
 from support.gateway import Gateway, gateway
 from support.servers.servers import Server, running
@@ -21,18 +19,6 @@ from millstream.gateway.redis.gateway_redis import GatewayRedis
 def door(servers: dict[str, Server]) -> Iterator[Gateway]:
     """Without keys: it lets everybody in."""
     with gateway(running("valkey", servers).url, "--max-file-bytes", 300_000) as made:
-        yield made
-
-
-@pytest.fixture
-async def client(door: Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with door.client() as made:
-        yield made
-
-
-@pytest.fixture
-async def http(door: Gateway) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=door.url) as made:
         yield made
 
 

@@ -12,11 +12,9 @@ from typing import Any
 
 import httpx2
 import openai
-import psutil
 import pytest
 from support.forms import ANCHOR, FILE, PURPOSE, field, form
-from support.gateway import Gateway, api_error, gateway
-from support.servers.servers import Server
+from support.gateway import Gateway, api_error
 from support.workers.counting_worker import until
 
 from millstream.gateway.files.routes.upload import BATCH_LASTS_S
@@ -192,23 +190,3 @@ async def test_a_client_that_goes_leaves_nothing(door: Gateway, http: httpx2.Asy
         return 'route="/v1/files",status="499"' in (await http.get("/metrics")).text
 
     await until(counted)
-
-
-async def test_long_uploads_take_no_memory(valkey: Server) -> None:
-    """300 MB; the process may hold some parts of 8 MiB."""
-    block = os.urandom(1024**2)
-
-    async def body() -> AsyncIterator[bytes]:
-        head, tail = form(PURPOSE, (FILE[0], b"|"))["content"].split(b"|")
-        yield head
-        for _ in range(300):
-            yield block
-        yield tail
-
-    with gateway(valkey.url) as door:
-        async with httpx2.AsyncClient(base_url=door.url, timeout=60) as http:
-            assert (await http.get("/v1/files")).status_code == 200
-            before = psutil.Process(door.process.pid).memory_info().rss
-            answer = await http.post("/v1/files", content=body(), headers=form()["headers"])
-            assert answer.json()["bytes"] == 300 * 1024**2
-            assert door.most_memory() - before < 64 * 1024**2

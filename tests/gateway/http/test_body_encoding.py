@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 from starlette.requests import Request
-from support.gateway import HELLO, Gateway
+from support.gateway import HELLO
 from support.workers.hand_worker import HandWorker
 
 from millstream.gateway.http.json_body import body_of
@@ -32,19 +32,18 @@ WAYS = [
 
 @pytest.mark.parametrize(("encoding", "content"), WAYS, ids=[name or "mark" for name, _ in WAYS])
 async def test_a_body_is_the_same_however_it_comes(
-    door: Gateway, worker: HandWorker, encoding: str, content: bytes
+    worker: HandWorker, encoding: str, content: bytes, http: httpx2.AsyncClient
 ) -> None:
     once = {"idempotency-key": f"once-{encoding}"}
     headers = once | ({"content-encoding": encoding} if encoding else {})
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        assert (await http.get("/v1/models/")).json()["data"][0]["id"] == "default"
-        waiting = asyncio.create_task(http.post(f"{CHAT}/", content=content, headers=headers))
-        async with asyncio.timeout(10):
-            await (await worker.take()).end(last="Hi")
-        answer = await waiting
-        assert (answer.status_code, answer.json()["choices"][0]["message"]["content"]) == (200, "Hi")
-        again = await http.post(CHAT, content=BODY, headers=once)
-        assert again.json() == answer.json()
+    assert (await http.get("/v1/models/")).json()["data"][0]["id"] == "default"
+    waiting = asyncio.create_task(http.post(f"{CHAT}/", content=content, headers=headers))
+    async with asyncio.timeout(10):
+        await (await worker.take()).end(last="Hi")
+    answer = await waiting
+    assert (answer.status_code, answer.json()["choices"][0]["message"]["content"]) == (200, "Hi")
+    again = await http.post(CHAT, content=BODY, headers=once)
+    assert again.json() == answer.json()
 
 
 def posted(content: bytes, encoding: str) -> Request:
@@ -91,15 +90,10 @@ async def test_a_body_that_unpacks_beyond_its_bound_is_cut() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip"])
-async def test_another_encoding_is_refused_with_the_remedy(door: Gateway, encoding: str) -> None:
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        for path, taken in (
-            (CHAT, "gzip, deflate"),
-            ("/v1/batches", "gzip, deflate"),
-            ("/v1/files", "identity"),
-        ):
-            answer = await http.post(path, content=b"x", headers={"content-encoding": encoding})
-            error = answer.json()["error"]
-            assert (answer.status_code, error["code"]) == (415, "unsupported_encoding")
-            assert "as it is" in error["message"]
-            assert answer.headers["accept-encoding"] == taken
+async def test_another_encoding_is_refused_with_the_remedy(encoding: str, http: httpx2.AsyncClient) -> None:
+    for path, taken in ((CHAT, "gzip, deflate"), ("/v1/batches", "gzip, deflate"), ("/v1/files", "identity")):
+        answer = await http.post(path, content=b"x", headers={"content-encoding": encoding})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (415, "unsupported_encoding")
+        assert "as it is" in error["message"]
+        assert answer.headers["accept-encoding"] == taken

@@ -30,35 +30,26 @@ def error_of(answer: httpx2.Response) -> dict[str, Any]:
 
 
 ROUTES = [
-    ("GET", "/v1/nothing", 404, "unknown_url"),
-    ("GET", "/", 404, "unknown_url"),
-    ("GET", "/v1/", 404, "unknown_url"),
-    ("GET", "/v1/models//", 404, "model_not_found"),
+    ("GET", "/v1/nothing", 404, "unknown_url"), ("GET", "/", 404, "unknown_url"),
+    ("GET", "/v1/", 404, "unknown_url"), ("GET", "/v1/models//", 404, "model_not_found"),
     ("GET", f"{CHAT}/", 405, "method_not_allowed"),
-    ("GET", "/v1/models/no%2Fmodel", 404, "model_not_found"),
-    ("GET", CHAT, 405, "method_not_allowed"),
-    ("DELETE", "/completions", 405, "method_not_allowed"),
-    ("POST", "/metrics", 405, "method_not_allowed"),
-    ("POST", "/health", 405, "method_not_allowed"),
-    ("PUT", "/v1/files", 405, "method_not_allowed"),
-    ("POST", "/v1/files/file-1", 405, "method_not_allowed"),
-    ("GET", "/v1/files/file-1", 404, "not_found"),
-    ("DELETE", "/files/..%2F..", 404, "unknown_url"),
-    ("GET", "/v1/batches/batch_1", 404, "not_found"),
-    ("DELETE", "/v1/batches", 405, "method_not_allowed"),
-    ("POST", "/v1/responses", 501, "not_implemented"),
+    ("GET", "/v1/models/no%2Fmodel", 404, "model_not_found"), ("GET", CHAT, 405, "method_not_allowed"),
+    ("DELETE", "/completions", 405, "method_not_allowed"), ("POST", "/metrics", 405, "method_not_allowed"),
+    ("POST", "/health", 405, "method_not_allowed"), ("PUT", "/v1/files", 405, "method_not_allowed"),
+    ("POST", "/v1/files/file-1", 405, "method_not_allowed"), ("GET", "/v1/files/file-1", 404, "not_found"),
+    ("DELETE", "/files/..%2F..", 404, "unknown_url"), ("GET", "/v1/batches/batch_1", 404, "not_found"),
+    ("DELETE", "/v1/batches", 405, "method_not_allowed"), ("POST", "/v1/responses", 501, "not_implemented"),
     ("POST", "/embeddings", 501, "not_implemented"),
     ("GET", "/v1/webhook_endpoints", 501, "not_implemented"),
     ("POST", "/v1/decisions", 501, "not_implemented"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("method", "path", "status", "code"), ROUTES)
 async def test_routes_that_are_not_there(
-    door: Gateway, method: str, path: str, status: int, code: str
+    method: str, path: str, status: int, code: str, http: httpx2.AsyncClient
 ) -> None:
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        answer = await http.request(method, path)
+    answer = await http.request(method, path)
     assert (answer.status_code, error_of(answer)["code"]) == (status, code)
     if status == 405:
         assert answer.headers["allow"]
@@ -81,9 +72,8 @@ BODIES = [
 
 
 @pytest.mark.parametrize(("body", "problem"), BODIES)
-async def test_bodies_that_are_no_objects(door: Gateway, body: bytes, problem: str) -> None:
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        answer = await http.post(CHAT, content=body)
+async def test_bodies_that_are_no_objects(body: bytes, problem: str, http: httpx2.AsyncClient) -> None:
+    answer = await http.post(CHAT, content=body)
     error = error_of(answer)
     assert (answer.status_code, error["code"]) == (400, "invalid_json")
     assert problem in error["message"]
@@ -109,27 +99,27 @@ def test_a_body_over_its_bound_is_refused_before_it_is_read(door: Gateway) -> No
             assert json.loads(rest)["error"]["code"] == "body_too_large"
 
 
-async def test_a_foreign_server_error_says_nothing_of_the_server(door: Gateway, worker: HandWorker) -> None:
+async def test_a_foreign_server_error_says_nothing_of_the_server(
+    worker: HandWorker, http: httpx2.AsyncClient
+) -> None:
     """A metadata key of another type: what the client gets has no address and no key in it."""
     await worker.redis.delete("{ms:other}:meta")
     await worker.redis.set("{ms:other}:meta", "not a hash")
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        await asyncio.sleep(FRESH_S)
-        answer = await http.post(CHAT, json=BODY | {"model": "other"})
+    await asyncio.sleep(FRESH_S)
+    answer = await http.post(CHAT, json=BODY | {"model": "other"})
     assert answer.status_code == 500
     assert "127.0.0.1" not in answer.text
     assert "{ms:" not in answer.text
     error_of(answer)
 
 
-async def test_operators_pages(door: Gateway, worker: HandWorker) -> None:
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        probes = ("/healthz", "/readyz", "/health", "/ping")
-        assert [(await http.get(path)).text for path in probes] == ["ok\n"] * len(probes)
-        assert (await http.get("/version")).json() == {"version": version()}
-        page = await http.get("/backlog")
-        await http.get("/nothing")
-        metrics = (await http.get("/metrics")).text
+async def test_operators_pages(worker: HandWorker, http: httpx2.AsyncClient) -> None:
+    probes = ("/healthz", "/readyz", "/health", "/ping")
+    assert [(await http.get(path)).text for path in probes] == ["ok\n"] * len(probes)
+    assert (await http.get("/version")).json() == {"version": version()}
+    page = await http.get("/backlog")
+    await http.get("/nothing")
+    metrics = (await http.get("/metrics")).text
     queue = page.json()["queues"]["default"]
     assert (page.json()["waiting"], queue["waiting"], queue["workers"]) == (0, 0, 1)
     assert set(queue["lanes"]) == {"interactive", "batch"}

@@ -1,6 +1,5 @@
 """What comes in small pieces, or goes out in a long list, does not keep a gateway's loop standing: a whole
-one runs in the loop that is measured, and its clients in threads.
-"""
+one runs in the loop that is measured, and its clients in threads."""
 
 from __future__ import annotations
 

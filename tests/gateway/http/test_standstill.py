@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,6 @@ from millstream.client.session.ended_job import EndedJob
 from millstream.gateway.auth.api_keys import ANYBODY
 from millstream.gateway.batches.records.batch_record import RowKind
 from millstream.gateway.batches.runner.finished_rows import UNREADABLE, ended_row
-from millstream.gateway.batches.runner.input_stream import input_lines
 from millstream.gateway.batches.runner.line_reader import read_line
 from millstream.gateway.completions.completion_request import read_completion
 from millstream.gateway.completions.responders import whole_body
@@ -166,28 +165,6 @@ def test_an_unreadable_answer_fails_only_its_own_row() -> None:
     row = BatchLine(1, "a", ApiEndpoint.CHAT, "default", "0" * 64)
     made = ended_row(row, [ended_with(b"\xc1")])
     assert (made.kind, json.loads(made.data)["error"]["code"]) == (RowKind.ERROR, UNREADABLE)
-
-
-async def test_nor_do_line_feeds() -> None:
-    async def chunks() -> AsyncIterator[bytes]:
-        yield b"\n" * (4 * LONG)
-
-    async def read_all() -> None:
-        assert [line async for line in input_lines(chunks())] == []
-
-    assert await shortest_gap(read_all) < LONGEST_S
-
-
-@pytest.mark.parametrize("name", ["escaped quotes", "open attributes", "digits"])
-async def test_nor_that_of_a_worker_to_which_it_came_by_hand(name: str) -> None:
-    [(kind, text)] = ASKED[name]["structured_outputs"].items()
-    form = {"type": kind, "text": text}
-    raw = pack({"version": 3, "prompt": "x", "response_format": form})
-
-    async def read() -> object:
-        return read_request(raw)
-
-    assert await shortest_gap(read) < LONGEST_S
 
 
 MOST_BYTES = 16 * 1024**2 - 100

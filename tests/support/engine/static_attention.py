@@ -47,8 +47,9 @@ class PlainStatic:
         spec = self._storage.layers[layer]
         slots, storage = step.arena["slots"], self._storage
         held = step.tables[step.arena["segments"]].long()  # [tokens, width]
+        stores = spec.source is None
         keys, values = (
-            _stored(codes[layer], scales[layer], slots, new)[held]
+            _stored(codes[layer], scales[layer], slots, new if stores else None, query.dtype)[held]
             for codes, scales, new in (
                 (storage.keys, storage.key_scales, key),
                 (storage.values, storage.value_scales, value),
@@ -81,14 +82,16 @@ class PlainStep:
         self.tables[: len(table), : table.shape[1]].copy_(table)
 
 
-def _stored(codes: Tensor, scales: Tensor | None, slots: Tensor, new: Tensor) -> Tensor:
-    """All numbers of a layer's keys or values, with the new ones."""
-    if scales is None:
+def _stored(
+    codes: Tensor, scales: Tensor | None, slots: Tensor, new: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """All numbers of a layer's keys or values, with the new ones, if it stores any."""
+    if new is not None and scales is None:
         _store(codes, slots, new)
-        return codes
-    for cache, part in zip((codes, scales), quantize(new, scales.shape[-1]), strict=True):
-        _store(cache, slots, part)
-    return dequantize(codes, scales, new.dtype)
+    elif new is not None and scales is not None:
+        for cache, part in zip((codes, scales), quantize(new, scales.shape[-1]), strict=True):
+            _store(cache, slots, part)
+    return codes if scales is None else dequantize(codes, scales, dtype)
 
 
 def _store(cache: Tensor, slots: Tensor, new: Tensor) -> None:

@@ -13,13 +13,14 @@ from pathlib import Path
 from support.pages import ROOT
 
 PATCHES = Path(__file__).parent
-PRINTED = {  # pages, and the tests that print their tables
+PRINTED = {  # pages, and the scripts that print their tables
     "ops/pages/settings.md": "tests/test_pages.py",
     "ops/pages/protocol.md": "tests/test_protocol_page.py",
     "ops/pages/metrics.md": "tests/test_metrics.py",
+    "ops/pages/models.md": "ops/models/tables.py",
 }
 PACKAGES = ("producer/millstream", "worker/millstream_worker")
-_COPIED = ("producer", "worker", "tests", "ops/pages", "README.md", "pyproject.toml")
+_COPIED = ("producer", "worker", "tests", "ops/pages", "ops/models", "README.md", "pyproject.toml")
 _BLOCK = r"<!-- (\w+) -->\n(.*?)\n<!-- /\1 -->"
 
 

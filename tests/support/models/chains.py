@@ -8,12 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 LETTERS = bytes_to_unicode()
@@ -48,13 +47,11 @@ def _matrices(names: list[str], chain: list[str], width: int) -> tuple[NDArray[A
 
 
 @torch.no_grad()
-def chain_checkpoint(folder: Path, chain: list[str], *, tokenizer_end: str = TURN, **generation: Any) -> Path:
-    """Its configurations name END alone, its tokenizer another; `generation`: more of the former."""
-    names = _names(chain)
-    width = -(-len(names) // 32) * 32
+def _model(names: list[str], chain: list[str]) -> PreTrainedModel:
+    width = -(-len(names) // 128) * 128  # heads of 32 and more; whole blocks of quantised weights
     config = AutoConfig.for_model(
         "llama", vocab_size=len(names), hidden_size=width, intermediate_size=32, num_hidden_layers=1,
-        num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=1024,
+        num_attention_heads=4, num_key_value_heads=4, head_dim=width // 4, max_position_embeddings=1024,
         eos_token_id=names.index(END), bos_token_id=None, pad_token_id=None,
     )  # fmt: skip
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -63,6 +60,13 @@ def chain_checkpoint(folder: Path, chain: list[str], *, tokenizer_end: str = TUR
     embeddings, head = _matrices(names, chain, width)
     model.get_input_embeddings().weight.copy_(torch.from_numpy(embeddings))
     model.get_output_embeddings().weight.copy_(torch.from_numpy(head))
+    return model
+
+
+def chain_checkpoint(folder: Path, chain: list[str], *, tokenizer_end: str = TURN, **generation: Any) -> Path:
+    """Its configurations name END alone, its tokenizer another; `generation`: more of the former."""
+    names = _names(chain)
+    model = _model(names, chain)
     for name, value in generation.items():
         setattr(model.generation_config, name, value)
     model.save_pretrained(folder)
@@ -75,43 +79,3 @@ def chain_checkpoint(folder: Path, chain: list[str], *, tokenizer_end: str = TUR
     fast.chat_template = TEMPLATE
     fast.save_pretrained(folder)
     return folder
-
-
-def chain_file(path: Path, chain: list[str], weights: gguf.GGMLQuantizationType) -> Path:
-    """A GGUF file whose end of a text is END, and whose end of a turn is TURN."""
-    names = _names(chain)
-    width = -(-len(names) // 128) * 128
-    file = gguf.GGUFWriter(path, "llama")
-    for key, value in _SIZES.items():
-        getattr(file, f"add_{key}")(value)
-    file.add_embedding_length(width)
-    file.add_rope_dimension_count(width // 4)
-    file.add_vocab_size(len(names))
-    file.add_token_list(names)
-    kinds = [gguf.TokenType.NORMAL, gguf.TokenType.CONTROL]
-    file.add_token_types([kinds[name in SPECIALS] for name in names])
-    file.add_token_merges(["z z"])
-    file.add_bos_token_id(names.index(END))
-    file.add_eos_token_id(names.index(END))
-    file.add_eot_token_id(names.index(TURN))
-    embeddings, head = _matrices(names, chain, width)
-    square = np.zeros((width, width), np.float32)
-    tensors = {"token_embd": embeddings, "output": head, "output_norm": np.ones(width, np.float32)}
-    tensors |= {f"blk.0.attn_{part}": square for part in ("q", "k", "v", "output")}
-    tensors |= {"blk.0.ffn_gate": square[:32], "blk.0.ffn_up": square[:32], "blk.0.ffn_down": square[:, :32]}
-    tensors |= {f"blk.0.{part}_norm": np.ones(width, np.float32) for part in ("attn", "ffn")}
-    for name, data in tensors.items():
-        kind = weights if data.ndim > 1 else gguf.GGMLQuantizationType.F32
-        file.add_tensor(f"{name}.weight", gguf.quants.quantize(data.copy(), kind), raw_dtype=kind)
-    file.write_header_to_file()
-    file.write_kv_data_to_file()
-    file.write_tensors_to_file()
-    file.close()
-    return path
-
-
-_SIZES: dict[str, Any] = {
-    "context_length": 1024, "block_count": 1, "feed_forward_length": 32, "head_count": 4, "head_count_kv": 4,
-    "rope_freq_base": 10000.0, "layer_norm_rms_eps": 1e-6, "tokenizer_model": "gpt2",
-    "tokenizer_pre": "qwen2", "add_bos_token": False, "chat_template": TEMPLATE,
-}  # fmt: skip

@@ -36,7 +36,17 @@ _LATENT = {
     "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12,
     "num_key_value_heads": 4,
 }  # fmt: skip
+_DENSE_FIRST = {"mlp_layer_types": ["dense", "sparse"]}
+_SHARED_EXPERTS = {**_MOE, "head_dim": 8, "shared_expert_intermediate_size": 24, "num_shared_experts": 1}
+_SCALED = {"embedding_multiplier": 2.0, "logits_scaling": 2.0, "residual_multiplier": 0.8,
+           "attention_multiplier": 0.3}  # fmt: skip
 _MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": WINDOW}
+_FOUR = {"num_hidden_layers": 4, "layer_types": 2 * _MIXED["layer_types"], "sliding_window": WINDOW}
+_SOURCES = {**_FOUR, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": VOCABULARY, "head_dim": 8}  # fmt: skip
+_GEMMA4 = {**_SOURCES, "global_head_dim": 16}
+_KEYS_AS_VALUES = {**_GEMMA4, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0,
+                   "attention_k_eq_v": True, "num_global_key_value_heads": 1}  # fmt: skip
 _LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
 _YARN = {**_LINEAR, "rope_type": "yarn", "factor": 5.0, "original_max_position_embeddings": ORIGINAL}
 _LLAMA3 = {**_YARN, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -50,10 +60,16 @@ _LONG = {
 
 # name of a case: model type, and what its configuration has besides the sizes
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "afmoe": ("afmoe", {**_SHARED_EXPERTS, "num_dense_layers": 1, **_MIXED}),
     "apertus": ("apertus", {"rope_parameters": _LLAMA3}),
     "arcee": ("arcee", {}),
+    "axk1": ("axk1", {**_LATENT, **_ROUTED, **_DENSE_FIRST}),
+    "beam": ("beam", {**_SHARED_EXPERTS, "n_group": 2, "topk_group": 1, **_MIXED}),
+    "biogpt": ("biogpt", {}),
+    "bitnet": ("bitnet", {}),
     "cohere": ("cohere", {"logit_scale": 0.5, "use_qk_norm": True}),
     "cohere2": ("cohere2", {"logit_scale": 0.5, **_MIXED}),
+    "cohere2_moe": ("cohere2_moe", {**_SHARED_EXPERTS, "logit_scale": 0.5, **_MIXED}),
     "cwm": ("cwm", {"rope_parameters": _LLAMA3, **_MIXED}),
     "deepseek_v2": ("deepseek_v2", {**_LATENT, **_ROUTED}),
     "deepseek_v3": ("deepseek_v3", {**_LATENT, **_ROUTED}),
@@ -62,33 +78,58 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ernie4_5_moe": ("ernie4_5_moe", {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 24,
                                       "moe_layer_start_index": 0}),
     "exaone4": ("exaone4", {**_MIXED}),
+    "exaone_moe": ("exaone_moe", {**_SHARED_EXPERTS, "first_k_dense_replace": 1, "n_group": 2,
+                                  "topk_group": 1, "sliding_window_pattern": 2, **_MIXED}),
     "flex_olmo": ("flex_olmo", {**_MOE}),
+    "flint": ("flint", {**_SHARED_EXPERTS, **_MIXED}),
     "gemma": ("gemma", {"head_dim": 16, "num_key_value_heads": 1}),
     "gemma2": ("gemma2", {"head_dim": 16, "query_pre_attn_scalar": 12, "attn_logit_softcapping": 1.5,
                           "final_logit_softcapping": 4.0, **_MIXED}),
     "gemma3_text": ("gemma3_text", {"head_dim": 16, "query_pre_attn_scalar": 12, **_MIXED}),
+    "gemma3n_text": ("gemma3n_text", {**_SOURCES, "laurel_rank": 8, "altup_num_inputs": 2,
+                                      "activation_sparsity_pattern": [0.5, 0.5, 0.0, 0.0]}),
+    "gemma4_text": ("gemma4_text", {**_GEMMA4}),
+    "gemma4-keys": ("gemma4_text", {**_KEYS_AS_VALUES}),
+    "gemma4-experts": ("gemma4_text", {**_KEYS_AS_VALUES, "enable_moe_block": True, "num_experts": 4,
+                                       "top_k_experts": 2, "moe_intermediate_size": 24,
+                                       "final_logit_softcapping": 4.0}),
+    "gemma4-wide": ("gemma4_text", {**_GEMMA4, "use_double_wide_mlp": True}),
+    "gemma4_unified_text": ("gemma4_unified_text", {**_GEMMA4}),
     "glm": ("glm", {"head_dim": 8}),
     "glm4": ("glm4", {"head_dim": 8}),
     "glm4_moe": ("glm4_moe", {"head_dim": 8, **_ROUTED}),
+    "glm4_moe_lite": ("glm4_moe_lite", {**_LATENT, **_ROUTED, **_DENSE_FIRST}),
     "gpt2": ("gpt2", {**_GPT2}),
     "gpt2-inverse": ("gpt2", {**_GPT2, "scale_attn_by_inverse_layer_idx": True}),
     "gpt_bigcode": ("gpt_bigcode", {**_GPT2}),
     "gpt_neox": ("gpt_neox", {"rotary_pct": 0.5}),
     "gpt_oss": ("gpt_oss", {"head_dim": 8, "rope_parameters": _YARN, **_MOE, **_MIXED}),
-    "granite": ("granite", {"embedding_multiplier": 2.0, "logits_scaling": 2.0, "residual_multiplier": 0.8,
-                            "attention_multiplier": 0.3}),
+    "granite": ("granite", {**_SCALED}),
+    "granite_swa": ("granite_swa", {**_SCALED, **_MIXED}),
     "granitemoe": ("granitemoe", {**_MOE}),
+    "granitemoe_swa": ("granitemoe_swa", {**_MOE, "shared_intermediate_size": 24, **_MIXED}),
     "granitemoeshared": ("granitemoeshared", {**_MOE, "shared_intermediate_size": 24}),
     "helium": ("helium", {"head_dim": 8}),
     "hunyuan_v1_dense": ("hunyuan_v1_dense", {"head_dim": 8}),
     "hunyuan_v1_moe": ("hunyuan_v1_moe", {"head_dim": 8, "num_experts": 4, "moe_topk": 2}),
+    "hy_v3": ("hy_v3", {**_SHARED_EXPERTS}),
+    "hyperclovax": ("hyperclovax", {**_SCALED}),
+    "internlm3": ("internlm3", {}),
+    "iquestcoder": ("iquestcoder", {}),
     "jais2": ("jais2", {"head_dim": 8}),
     "jetmoe": ("jetmoe", {"kv_channels": 8, **_MOE}),
+    "kolibri1": ("kolibri1", {**_SHARED_EXPERTS, **_MIXED}),
+    "laguna": ("laguna", {**_SHARED_EXPERTS, **_MIXED, "num_attention_heads_per_layer": [4, 2]}),
     "llama": ("llama", {}),
     "llama-linear": ("llama", {"rope_parameters": _LINEAR, "head_dim": 12, "attention_bias": True}),
     "llama-llama3": ("llama", {"rope_parameters": _LLAMA3, "tie_word_embeddings": True}),
     "llama-yarn": ("llama", {"rope_parameters": _YARN}),
     "llama-dynamic": ("llama", {"rope_parameters": _DYNAMIC}),
+    "longcat_flash": ("longcat_flash", {**_LATENT, "head_dim": 8, "num_hidden_layers": 4, "moe_topk": 2,
+                                        "n_routed_experts": 4, "zero_expert_num": 2, "ffn_hidden_size": 48,
+                                        "expert_ffn_hidden_size": 24}),
+    "mellum": ("mellum", {**_SHARED_EXPERTS, **_MIXED}),
+    "mimo_v2_flash": ("mimo_v2_flash", {**_ROUTED, "head_dim": 12, "v_head_dim": 8, **_MIXED}),
     "minicpm3": ("minicpm3", {**_LATENT}),
     "minimax_m2": ("minimax_m2", {"head_dim": 8, **_MOE}),
     "ministral": ("ministral", {"head_dim": 8, **_MIXED}),
@@ -103,6 +144,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo3": ("olmo3", {**_MIXED}),
     "olmoe": ("olmoe", {**_MOE}),
     "opt": ("opt", {"ffn_dim": 48, "word_embed_proj_dim": 32}),
+    "persimmon": ("persimmon", {"num_key_value_heads": 4, "partial_rotary_factor": 0.75,
+                                "qk_layernorm": False}),
     "phi": ("phi", {"partial_rotary_factor": 0.5}),
     "phi3": ("phi3", {"sliding_window": WINDOW}),
     "phi3-longrope": ("phi3", {"rope_parameters": _LONG, "original_max_position_embeddings": CONTEXT,
@@ -138,6 +181,9 @@ MECHANISMS = {
     "mixtral",  # experts
     "deepseek_v3",  # latent attention, routed experts
     "gpt_oss",  # learned sinks
+    "gemma4_text",  # layers that read the keys and values of others, heads wider in some layers
+    "laguna",  # layers with different numbers of heads
+    "longcat_flash",  # two attention modules a layer, experts that compute nothing
 }
 
 

@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from ops.bench.models.gguf_file import describe, rotary_order
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
@@ -22,7 +23,6 @@ CHAT_TEMPLATE = (
 TOKENS = [*bytes_to_unicode().values(), "th", "the", "<unk>", "<|im_start|>", "<|im_end|>"]
 MERGES = ["t h", "th e"]
 UNK, BOS, EOS = (len(TOKENS) - left for left in (3, 2, 1))
-HEADS, KV_HEADS = 4, 2
 _OF_K = 256  # weights of a block of the types that end with K
 
 
@@ -31,8 +31,10 @@ def tiny_llama(seed: int = 0, *, size: int = 64, tied: bool = False) -> PreTrain
 
 
 @torch.no_grad()
-def tiny_model(kind: str, seed: int = 0, *, size: int = 64, tied: bool = False) -> PreTrainedModel:
-    """`kind`: llama | qwen2 | qwen3."""
+def tiny_model(
+    kind: str, seed: int = 0, *, size: int = 64, tied: bool = False, **fields: Any
+) -> PreTrainedModel:
+    """`kind`: llama | qwen2 | qwen3 | gemma3_text. `fields`: of its configuration."""
     torch.manual_seed(seed)
     config = AutoConfig.for_model(
         kind,
@@ -40,14 +42,15 @@ def tiny_model(kind: str, seed: int = 0, *, size: int = 64, tied: bool = False) 
         hidden_size=size,
         intermediate_size=size + size // 2 if size < _OF_K else size,
         num_hidden_layers=2,
-        num_attention_heads=HEADS,
-        num_key_value_heads=KV_HEADS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
         max_position_embeddings=256,
         bos_token_id=BOS,
         eos_token_id=EOS,
         initializer_range=2.4 / size**0.5,
         tie_word_embeddings=tied,
-        head_dim=128 if kind == "qwen3" else size // HEADS,  # transformers reads none from a Qwen3's file
+        head_dim=128 if kind == "qwen3" else size // 4,  # transformers reads none from a Qwen3's file
+        **fields,
     )
     model = AutoModelForCausalLM.from_config(config)
     for parameter in model.parameters():
@@ -56,46 +59,18 @@ def tiny_model(kind: str, seed: int = 0, *, size: int = 64, tied: bool = False) 
     return model.eval()
 
 
-def write_gguf(
-    path: Path,
-    model: PreTrainedModel,
-    weights: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
-    **ends: int,
-) -> Path:
-    """`ends`: further tokens at the end of a turn (`eot`) or of a message (`eom`)."""
-    config = model.config
-    writer = gguf.GGUFWriter(path, config.model_type)
-    writer.add_name("tiny")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(config.vocab_size)
-    _add_tokenizer(writer)
-    for name, token in ends.items():
-        getattr(writer, f"add_{name}_token_id")(token)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[config.model_type.upper()], config.num_hidden_layers)
-    for name, tensor in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        data = tensor.numpy()
-        if config.model_type == "llama":
-            data = _interleaved(name, data)
-        kind = weights if data.ndim > 1 else gguf.GGMLQuantizationType.F32
-        own = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        writer.add_tensor(own, packed(data, kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+def _add_positions(writer: gguf.GGUFWriter, model: PreTrainedModel) -> None:
+    """As llama.cpp's converter: Llama 3's scaling as a tensor, others as fields."""
+    rope = model.config.rope_parameters.get("full_attention", model.config.rope_parameters)
+    if rope["rope_type"] == "llama3":
+        scaled = model.get_decoder().rotary_emb.inv_freq.numpy()
+        plain = rope["rope_theta"] ** (-np.arange(len(scaled)) / len(scaled))
+        writer.add_tensor("rope_freqs.weight", (plain / scaled).astype(np.float32))
+    elif rope["rope_type"] != "default":
+        writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
+        writer.add_rope_scaling_factor(rope["factor"])
+        if original := rope.get("original_max_position_embeddings"):
+            writer.add_rope_scaling_orig_ctx_len(original)
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter) -> None:
@@ -113,11 +88,37 @@ def _add_tokenizer(writer: gguf.GGUFWriter) -> None:
     writer.add_chat_template(CHAT_TEMPLATE)
 
 
-def _interleaved(name: str, data: NDArray[np.float32]) -> NDArray[np.float32]:
-    if ".q_proj." not in name and ".k_proj." not in name:
-        return data
-    heads = HEADS if ".q_proj." in name else KV_HEADS
-    return data.reshape(heads, 2, -1, data.shape[1]).swapaxes(1, 2).reshape(data.shape)
+def write_gguf(
+    path: Path,
+    model: PreTrainedModel,
+    weights: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    **ends: int,
+) -> Path:
+    """`ends`: further tokens at the end of a turn (`eot`) or of a message (`eom`)."""
+    config = model.config
+    architecture = config.model_type.removesuffix("_text")
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_name("tiny")
+    describe(writer, config)
+    _add_positions(writer, model)
+    _add_tokenizer(writer)
+    for name, token in ends.items():
+        getattr(writer, f"add_{name}_token_id")(token)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], config.num_hidden_layers)
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        data = (rotary_order(name, tensor, config) if config.model_type == "llama" else tensor).numpy()
+        if architecture == "gemma3" and name.endswith("norm.weight"):
+            data = data + 1
+        kind = weights if data.ndim > 1 else gguf.GGMLQuantizationType.F32
+        own = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        writer.add_tensor(own, packed(data, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 def packed(data: NDArray[np.float32], kind: gguf.GGMLQuantizationType) -> NDArray[Any]:

@@ -22,32 +22,35 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from millstream.wire.versions import WIRE_VERSION
 from support.servers.servers import Server
-from support.workers.counting_worker import flags_of, settings
+from support.workers.counting_worker import worker_process
 
 ROOT = Path(__file__).parents[3]
 TESTS = ROOT / "tests"
 PACKAGES = ("producer/millstream", "worker/millstream_worker")
 NEXT = WIRE_VERSION + 1  # the version that the next build writes
 
+_WIRE = "producer/millstream/wire"
+_VERSIONS = f"{_WIRE}/versions.py"
+_SUBMIT = f"{_WIRE}/lua/job/submit.lua"
+_SUPERVISOR = "worker/millstream_worker/engine_link/supervisor.py"
+_TOOLS, _CHOICES = f"{_WIRE}/messages/tools.py", f"{_WIRE}/messages/choices.py"
+
 # Each: file, what stands in it exactly once, what stands there in the next build.
 _REPLACED = (
-    ("wire/versions.py", f"WIRE_VERSION = {WIRE_VERSION} ", f"WIRE_VERSION = {NEXT} "),
-    ("wire/lua/job/submit.lua", "'submits', 1,", "'submits', 1, 'added', 'hash',"),
-    ("wire/lua/job/submit.lua", "'b', payload)", "'b', payload, 'added', 'entry')"),
-    ("wire/lua/job/append.lua", "'b', body)", "'b', body, 'added', 'log')"),
+    (_VERSIONS, f"WIRE_VERSION = {WIRE_VERSION} ", f"WIRE_VERSION = {NEXT} "),
+    (_SUBMIT, "'submits', 1,", "'submits', 1, 'added', 'hash',"),
+    (_SUBMIT, "'b', payload)", "'b', payload, 'added', 'entry')"),
+    (f"{_WIRE}/lua/job/append.lua", "'b', body)", "'b', body, 'added', 'log')"),
 )
-
-_SUPERVISOR = "worker/millstream_worker/engine_link/supervisor.py"
-_MESSAGES = "producer/millstream/wire/messages"
-_EARLIER = (
+_EARLIER = (  # the same of the build before
     (_SUPERVISOR, "self.callbacks.found(model, digest)", 'self.callbacks.found(model, "")'),
     (_SUPERVISOR, "replace(info, fallbacks=fallbacks)", 'replace(info, fallbacks=fallbacks, digest="")'),
     (
@@ -56,14 +59,14 @@ _EARLIER = (
         "exists(shard.worker(name))",
     ),
     (
-        "producer/millstream/wire/state/heartbeat.py",
+        f"{_WIRE}/state/heartbeat.py",
         "loading, workers = await _read(redis, shards, ShardKeys.loading, ShardKeys.worker)",
         "loading, workers = list[Heartbeat](), await read_workers(redis, *shards)",
     ),
-    (f"{_MESSAGES}/tools.py", "from typing import ", "from typing import ClassVar, "),
-    (f"{_MESSAGES}/tools.py", "strict: bool = False", "strict: ClassVar[bool] = True"),
-    (f"{_MESSAGES}/choices.py", "from typing import ", "from typing import ClassVar, "),
-    (f"{_MESSAGES}/choices.py", 'schema_error: str = ""', 'schema_error: ClassVar[str] = ""'),
+    (_TOOLS, "from typing import ", "from typing import ClassVar, "),
+    (_TOOLS, "strict: bool = False", "strict: ClassVar[bool] = True"),
+    (_CHOICES, "from typing import ", "from typing import ClassVar, "),
+    (_CHOICES, 'schema_error: str = ""', 'schema_error: ClassVar[str] = ""'),
 )
 
 _IN_REQUESTS = """
@@ -113,8 +116,8 @@ def {name}(*args: Any, **kwargs: Any) -> Any:
 _APPENDED = (
     ("producer/millstream/client/submit/requests.py", _IN_REQUESTS),
     ("worker/millstream_worker/jobs/encoding.py", _IN_ENCODING),
-    ("producer/millstream/wire/state/heartbeat.py", _WITH_MORE_ARGUMENTS.format(name="beat")),
-    ("producer/millstream/wire/state/queue_info.py", _WITH_MORE_ARGUMENTS.format(name="create_or_read")),
+    (f"{_WIRE}/state/heartbeat.py", _WITH_MORE_ARGUMENTS.format(name="beat")),
+    (f"{_WIRE}/state/queue_info.py", _WITH_MORE_ARGUMENTS.format(name="create_or_read")),
 )
 
 
@@ -130,17 +133,11 @@ class Build:
         paths = [*(self.folder / Path(package).parent for package in PACKAGES), TESTS]
         return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"}
 
-    @contextlib.contextmanager
-    def worker(self, server: Server | str, model: str, **changes: Any) -> Iterator[subprocess.Popen[bytes]]:
+    def worker(
+        self, server: Server | str, model: str, **changes: Any
+    ) -> AbstractContextManager[subprocess.Popen[bytes]]:
         """`python -m millstream_worker` of this build; killed at the end if it still runs."""
-        flags = flags_of(settings(server, model, **changes))
-        command = [sys.executable, "-m", "millstream_worker", *flags]
-        process = subprocess.Popen(command, start_new_session=True, env=self.environment)
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait(timeout=15)
+        return worker_process(server, model, environment=self.environment, **changes)
 
     @contextlib.asynccontextmanager
     async def client(self, server: Server | str, queue: str = "default") -> AsyncIterator[ForeignClient]:
@@ -179,23 +176,19 @@ class ForeignClient:
         self._turn = asyncio.Lock()
 
     async def submit(self, prompt: str, **fields: Any) -> str:
-        job_id: str = await self._ask("submit", prompt=prompt, **fields)
-        return job_id
+        return await self._ask("submit", prompt=prompt, **fields)
 
     async def stream(self, job_id: str) -> str:
         """The text of the whole stream, once it has ended."""
-        text: str = await self._ask("stream", job_id=job_id)
-        return text
+        return await self._ask("stream", job_id=job_id)
 
     async def wait(self, job_id: str) -> str:
         """The result's text."""
-        text: str = await self._ask("wait", job_id=job_id)
-        return text
+        return await self._ask("wait", job_id=job_id)
 
     async def choice(self, job_id: str) -> dict[str, Any]:
         """The fields of the result's first choice that this build knows."""
-        fields: dict[str, Any] = await self._ask("choice", job_id=job_id)
-        return fields
+        return await self._ask("choice", job_id=job_id)
 
     async def _ask(self, method: str, **arguments: Any) -> Any:
         assert self._process.stdin is not None
@@ -210,23 +203,17 @@ class ForeignClient:
 
 
 def next_build(folder: Path) -> Build:
-    return _made(folder, lambda copy: (_with_other_scripts(copy, "next"), _with_additions(copy)))
+    return _made(folder, lambda copy: (_with_other_scripts(copy, "next"), _edit(copy, _REPLACED, _APPENDED)))
 
 
 def previous_build(folder: Path) -> Build:
-    return _made(folder, lambda copy: (_with_other_scripts(copy, "previous"), _as_before(copy)))
+    return _made(folder, lambda copy: (_with_other_scripts(copy, "previous"), _edit(copy, _EARLIER)))
 
 
 def older_build(folder: Path, newest: int = NEXT - 2) -> Build:
     """One that reads and writes no version above `newest`."""
-    return _made(folder, partial(_with_lower_version, newest))
-
-
-def _with_lower_version(newest: int, copy: Path) -> None:
-    file = copy / PACKAGES[0] / "wire/versions.py"
-    text = file.read_text("utf-8")
-    assert text.count(f"WIRE_VERSION = {WIRE_VERSION} ") == 1
-    file.write_text(text.replace(f"WIRE_VERSION = {WIRE_VERSION} ", f"WIRE_VERSION = {newest} "), "utf-8")
+    version = (_VERSIONS, f"WIRE_VERSION = {WIRE_VERSION} ", f"WIRE_VERSION = {newest} ")
+    return _made(folder, lambda copy: _edit(copy, [version]))
 
 
 def _made(folder: Path, change: Callable[[Path], object]) -> Build:
@@ -251,21 +238,15 @@ def _with_other_scripts(copy: Path, name: str) -> None:
         path.write_text(f"local build = '{name}'\n{path.read_text('utf-8')}", "utf-8")
 
 
-def _as_before(copy: Path) -> None:
-    for file, now, before in _EARLIER:
+def _edit(
+    copy: Path, replaced: Iterable[tuple[str, str, str]], appended: Iterable[tuple[str, str]] = ()
+) -> None:
+    for file, now, then in replaced:
         path = copy / file
         text = path.read_text("utf-8")
-        assert text.count(now) == 1, now
-        path.write_text(text.replace(now, before), "utf-8")
-
-
-def _with_additions(copy: Path) -> None:
-    for file, old, new in _REPLACED:
-        path = copy / PACKAGES[0] / file
-        text = path.read_text("utf-8")
-        assert text.count(old) == 1, f"{file} was changed: {old!r} is there {text.count(old)} times"
-        path.write_text(text.replace(old, new), "utf-8")
-    for file, code in _APPENDED:
+        assert text.count(now) == 1, f"{file} was changed: {now!r} is there {text.count(now)} times"
+        path.write_text(text.replace(now, then), "utf-8")
+    for file, code in appended:
         path = copy / file
         path.write_text(path.read_text("utf-8") + code, "utf-8")  # of a module that is there
 

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 from redis.exceptions import ResponseError
@@ -28,6 +28,7 @@ from support.workers.fake_engine import COMMAND
 
 CHAT_TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}{{ last | default('') }}"
 
+T = TypeVar("T")
 # Settings of a worker with a real engine and a tiny model, which computes alike on every machine.
 REAL: dict[str, Any] = {
     "engine_command": "", "dtype": "float32", "device": "cpu", "threads": 1, "kv_memory": "4MiB",
@@ -36,12 +37,17 @@ REAL: dict[str, Any] = {
 
 
 def write_tokenizer(
-    folder: Path, *, chat: bool = False, ending: str = "", template: str = CHAT_TEMPLATE
+    folder: Path,
+    *,
+    chat: bool = False,
+    ending: str = "",
+    template: str = CHAT_TEMPLATE,
+    spaces: pre_tokenizers.PreTokenizer | None = None,
 ) -> Path:
-    """`ending`: of each word; `template`: for a `chat`."""
+    """`ending`: of each word; `template`: for a `chat`; `spaces`: what parts words."""
     words = {f"w{i}{ending}": i for i in range(1000)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token=f"w0{ending}"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.pre_tokenizer = spaces or pre_tokenizers.WhitespaceSplit()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
     if chat:
         fast.chat_template = template
@@ -143,10 +149,12 @@ def worker_thread(
 
 
 @contextlib.contextmanager
-def worker_process(server: Server, model: str, **changes: Any) -> Iterator[subprocess.Popen[bytes]]:
+def worker_process(
+    server: Server | str, model: str, *, environment: dict[str, str] | None = None, **changes: Any
+) -> Iterator[subprocess.Popen[bytes]]:
     """`python -m millstream_worker` with flags; killed at the end if it still runs."""
     command = [sys.executable, "-m", "millstream_worker", *flags_of(settings(server, model, **changes))]
-    process = subprocess.Popen(command, start_new_session=True)
+    process = subprocess.Popen(command, start_new_session=True, env=environment)
     try:
         yield process
     finally:
@@ -162,6 +170,17 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], wait_s: float =
             if held if isinstance(held, bool) else await held:
                 return
             await asyncio.sleep(0.005)
+
+
+async def until_read(
+    read: Callable[[], Awaitable[T]], holds: Callable[[T], object], wait_s: float = 30.0
+) -> None:
+    """Read again and again, until what is read holds."""
+
+    async def held() -> bool:
+        return bool(holds(await read()))
+
+    await until(held, wait_s)
 
 
 async def until_running(client: AsyncClient, *jobs: Submitted | str) -> None:

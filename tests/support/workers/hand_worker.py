@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import redis
@@ -26,6 +26,7 @@ from millstream.wire.messages.tools import FunctionCall, ToolCall
 from millstream.wire.state.queue_info import ModelIdentity, open_queue, record_worker
 from millstream.wire.versions import TAKEN
 
+T = TypeVar("T")
 TTL_MS = 60_000
 _FUNCTION = FunctionCall(name="get", arguments='{"a": "x"}')
 UNFIT_CALL: dict[str, Any] = {  # of an answer whose call does not fit its function's parameters
@@ -169,6 +170,12 @@ class HandWorker:
             for text in answer(job.request):
                 await job.say(text)
             await job.end()
+
+    async def answered(self, asking: Awaitable[T], *ended: Any, **how: Any) -> T:
+        """What is asked for, whose job it takes and ends."""
+        waiting = asyncio.ensure_future(asking)
+        await (await self.take()).end(*ended, **how)
+        return await waiting
 
 
 def serving_thread(url: str, answer: Callable[[Request], Iterable[str]], jobs: int) -> threading.Thread:

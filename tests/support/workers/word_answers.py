@@ -36,8 +36,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        text: str = tokenizer().decode(self.tokens)
-        return text
+        return tokenizer().decode(self.tokens)
 
 
 def counted(last: int, count: int, *, temperature: float = 0.0, seed: int = 0, choice: int = 0) -> Answer:

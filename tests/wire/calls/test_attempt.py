@@ -1,6 +1,5 @@
 """One attempt at a job while it runs: start, append, renew. What they answer in any order of calls is proven
-by `test_protocol_model`; here is what its model does not hold.
-"""
+by `test_protocol_model`; here is what its model does not hold."""
 
 from __future__ import annotations
 
@@ -25,12 +24,8 @@ async def test_a_job_runs_from_submit_to_its_result(desk: Desk) -> None:
     job = await desk.job()
     assert (job.state, job.result, job.attempt, job.owner) == (State.COMPLETED, b"both", 1, "A")
     assert job.submitted_ms <= (job.started_ms or 0) <= (job.first_token_ms or 0) <= (job.finished_ms or 0)
-    assert [(entry.cursor, entry.kind, entry.body) for entry in await desk.log()] == [
-        ("1-0", "m", b""),
-        ("1-1", "d", b"one"),
-        ("1-2", "d", b"two"),
-        ("1-3", "e", b"completed"),
-    ]
+    told = [(entry.cursor, entry.kind, entry.body) for entry in await desk.log()]
+    assert told == [("1-0", "m", b""), ("1-1", "d", b"one"), ("1-2", "d", b"two"), ("1-3", "e", b"completed")]
     assert job.last_seq == 3
     await desk.audit_idle()
 

@@ -297,12 +297,9 @@ async def test_places_that_are_nobodys_are_passed_over(desk: Desk) -> None:
     await desk.park()
     await desk.redis.rpush(desk.keys.job("0-damaged"), "no hash")
     garbage = {
-        b"0000000000000000 0-damaged": 0,
-        b"": 0,
-        b"no place": 0,
-        b"0000000000000000 0-gone": 0,
+        b"0000000000000000 0-damaged": 0, b"": 0, b"no place": 0, b"0000000000000000 0-gone": 0,
         b"0000000000000009 0-a": 0,
-    }
+    }  # fmt: skip
     await desk.redis.zadd(PARKED, garbage | {b"%016d 0-x" % number: 0 for number in range(300)})
     await desk.take(WINDOW)
     taken: list[str] = []

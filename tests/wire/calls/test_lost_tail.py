@@ -1,8 +1,7 @@
 """A server comes back without the last writes that it had acknowledged (the tail of its append-only file).
 
 The file is cut where it ended at some moment of the test, and in the middle of the write that came next: a
-script is all there or not at all.
-"""
+script is all there or not at all."""
 
 from __future__ import annotations
 

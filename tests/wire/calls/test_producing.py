@@ -92,10 +92,8 @@ async def test_a_running_job_ends_at_its_deadline_and_keeps_its_text(desk: Desk,
         else:
             assert await desk.expire() == ("0-a",)
 
-    assert await desk.messages(end) == [
-        (desk.keys.control, b"cancel 0-a"),
-        (desk.keys.events("0-a"), b"1-2 e expired"),
-    ]
+    told = await desk.messages(end)
+    assert told == [(desk.keys.control, b"cancel 0-a"), (desk.keys.events("0-a"), b"1-2 e expired")]
     assert [entry.body for entry in await desk.log()] == [b"", b"text", b"expired"]
     job = await desk.job()
     assert (job.state, job.result, job.owner) == (State.EXPIRED, None, "")

@@ -8,7 +8,6 @@ import pytest
 from redis.exceptions import ResponseError
 from support.wire.desk import LONG_MS, Desk
 
-from millstream.errors import ProtocolError
 from millstream.wire import calls
 from millstream.wire.calls import Claim
 from millstream.wire.keys import GROUP, Lane
@@ -158,15 +157,6 @@ async def test_pending_entries_are_read_in_pages(desk: Desk) -> None:
 
 
 # --- strangers ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{}, {b"id": b"0-a"}, {b"id": b"0-a", b"v": b"one", b"b": b""}, {b"id": b"\xff", b"v": b"1", b"b": b""}],
-)
-def test_an_entry_that_is_no_job_is_refused(fields: dict[bytes, bytes]) -> None:
-    with pytest.raises(ProtocolError, match=r"entry 1-1 .* is not a job: (it has no field '(id|v)'|its id )"):
-        calls.lane_entry("batch", b"1-1", fields)
 
 
 async def test_a_strangers_entry_is_dropped_with_a_note(desk: Desk) -> None:

@@ -1,6 +1,5 @@
 """Commands to a Cluster: each at the node that has its keys, in order, through every way in which a slot can
-be on the move; and what cannot be done is said.
-"""
+be on the move; and what cannot be done is said."""
 
 from __future__ import annotations
 
@@ -243,18 +242,6 @@ async def test_a_node_that_is_gone_fails_its_own_commands_only(cluster: Cluster)
     await client.aclose()
 
 
-async def assert_told(url: str, problem: str, key: str = "a") -> None:
-    """What a command by this address fails with."""
-    endpoint = Endpoint.of(url)
-    async with endpoint.commands("test") as client:
-        with pytest.raises(Unavailable, match=problem), unavailable(endpoint):
-            await client.get(key)
-
-
-async def test_a_cluster_that_is_not_there() -> None:
-    await assert_told("redis+cluster://127.0.0.1:1,127.0.0.1:2", r"Cluster 127\.0\.0\.1:1, 127\.0\.0\.1:2")
-
-
 class Views:
     """Nodes of which each believes that itself serves everything."""
 
@@ -272,14 +259,18 @@ async def test_a_node_that_was_cut_off_is_not_believed_for_ever() -> None:
     assert await topology.node_of(7) == other
 
 
-async def test_one_server_is_no_cluster(server: Server) -> None:
-    url = server.url.replace("redis://", "redis+cluster://").removesuffix("/0")
-    await assert_told(url, "cluster support disabled")
-
-
-async def test_one_node_is_not_taken_for_a_server(cluster: Cluster) -> None:
+async def test_an_address_that_is_none_of_a_cluster_is_told(server: Server, cluster: Cluster) -> None:
+    plain = server.url.replace("redis://", "redis+cluster://").removesuffix("/0")
     elsewhere = next(tag for tag in TAGS if cluster.owner(tag) is not cluster.servers[0])
-    await assert_told(cluster.servers[0].url, r"connect by redis\+cluster://", elsewhere)
+    for url, problem, key in (
+        ("redis+cluster://127.0.0.1:1,127.0.0.1:2", r"Cluster 127\.0\.0\.1:1, 127\.0\.0\.1:2", "a"),
+        (plain, "cluster support disabled", "a"),
+        (cluster.servers[0].url, r"connect by redis\+cluster://", elsewhere),
+    ):
+        endpoint = Endpoint.of(url)
+        async with endpoint.commands("test") as client:
+            with pytest.raises(Unavailable, match=problem), unavailable(endpoint):
+                await client.get(key)
 
 
 async def test_what_one_node_cannot_answer_for_all(client: Redis) -> None:

@@ -82,27 +82,13 @@ OF_REQUESTS = [
     ({"traceparent": "t" * 129}, "traceparent", ""),
 ]
 OF_SAMPLING = [
-    ("max_tokens", 0),
-    ("max_tokens", 2**24 + 1),
-    ("min_tokens", -1),
-    ("temperature", -0.1),
-    ("temperature", float("inf")),
-    ("top_p", 1.1),
-    ("top_k", -1),
-    ("min_p", 1.1),
-    ("seed", 2**63),
-    ("stop", [""]),
-    ("stop", "text"),
-    ("stop_token_ids", [-1]),
-    ("repetition_penalty", 0),
-    ("presence_penalty", 2.1),
-    ("frequency_penalty", -2.1),
-    ("logit_bias", {1: 101}),
-    ("logit_bias", {-1: 1}),
-    ("logit_bias", dict.fromkeys(range(1025), 1.0)),
-    ("top_logprobs", 21),
+    ("max_tokens", 0), ("max_tokens", 2**24 + 1), ("min_tokens", -1), ("temperature", -0.1),
+    ("temperature", float("inf")), ("top_p", 1.1), ("top_k", -1), ("min_p", 1.1), ("seed", 2**63),
+    ("stop", [""]), ("stop", "text"), ("stop_token_ids", [-1]), ("repetition_penalty", 0),
+    ("presence_penalty", 2.1), ("frequency_penalty", -2.1), ("logit_bias", {1: 101}),
+    ("logit_bias", {-1: 1}), ("logit_bias", dict.fromkeys(range(1025), 1.0)), ("top_logprobs", 21),
     ("n", 0),
-]
+]  # fmt: skip
 OF_FORMATS: list[tuple[dict[str, Any], str, str]] = [
     ({}, "type", "is missing"),
     ({"type": "json"}, "type", "must be 'json_schema', 'json_object', 'regex', 'choice' or 'grammar'"),

@@ -1,6 +1,5 @@
 """What reads a format takes time in proportion to its length, whatever it is: by the thread's own CPU time,
-which a busy machine does not change.
-"""
+which a busy machine does not change."""
 
 from __future__ import annotations
 
@@ -70,19 +69,11 @@ FORMS: dict[Kind, dict[str, Form]] = {
         "rules": filled("start: a\n", "a:\n"),
     },
     "regex": {
-        "a repeat": filled("{", "1"),
-        "with spaces": filled("{", "1 "),
-        "spaces": filled("{", " "),
-        "braces": filled("", "{1"),
-        "flags": filled("", "(?a"),
-        "a flag": filled("(?", "a"),
-        "groups": filled("", "(a)"),
-        "open groups": filled("", "("),
-        "open classes": filled("", "["),
-        "ends of classes": filled("", "[]]"),
-        "escapes": filled("", r"\\"),
-        "alternatives": filled("", "a|", "b"),
-        "letters": filled("", "a"),
+        "a repeat": filled("{", "1"), "with spaces": filled("{", "1 "), "spaces": filled("{", " "),
+        "braces": filled("", "{1"), "flags": filled("", "(?a"), "a flag": filled("(?", "a"),
+        "groups": filled("", "(a)"), "open groups": filled("", "("), "open classes": filled("", "["),
+        "ends of classes": filled("", "[]]"), "escapes": filled("", r"\\"),
+        "alternatives": filled("", "a|", "b"), "letters": filled("", "a"),
     },
     "json_schema": {
         "a pattern's repeat": filled('{"pattern":"{', "1", '"}'),
@@ -99,7 +90,7 @@ FORMS: dict[Kind, dict[str, Form]] = {
         "open lists": filled("", "["),
     },
     "choice": {"one text": filled('["', "a", '"]'), "texts": listed("[", '"a"', "]")},
-}
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -132,10 +123,8 @@ def test_a_longer_one_is_refused_by_its_length_alone(kind: Kind) -> None:
     with pytest.raises(ValidationError) as caught:
         ResponseFormat(type=kind, text="[" * (MAX_BYTES + 1))
     wrong = invalid_request(caught.value)
-    assert (wrong.field, wrong.problem) == (
-        "text",
-        f"must have at most {MAX_BYTES} characters and has {MAX_BYTES + 1}; shorten it",
-    )
+    told = (wrong.field, wrong.problem)
+    assert told == ("text", f"must have at most {MAX_BYTES} characters and has {MAX_BYTES + 1}; shorten it")
 
 
 def test_too_many_or_too_long_tools_are_refused_unread() -> None:

@@ -21,13 +21,10 @@ def delta(*choices: ChoiceDelta) -> bytes:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("state", "lost"),
-        ("state", "l" * 5000),
-        ("attempt", "two"),
-        ("lane", b"\xff"),
+        ("state", "lost"), ("state", "l" * 5000), ("attempt", "two"), ("lane", b"\xff"),
         ("first_token_ms", "9" * 30),
     ],
-)
+)  # fmt: skip
 async def test_a_damaged_record_is_a_protocol_error(desk: Desk, field: str, value: str | bytes) -> None:
     await desk.submit()
     await desk.redis.hset(desk.keys.job("0-a"), field, value)
@@ -97,10 +94,8 @@ async def test_the_partial_result_of_an_expired_job(desk: Desk) -> None:
     job = await desk.job()
 
     result = partial_result(job, await desk.log())
-    assert [(one.index, one.text, one.token_ids, one.finish_reason) for one in result.choices] == [
-        (0, "Hello", (4, 5, 6), None),
-        (2, "Hi", (9,), "stop"),
-    ]
+    told = [(one.index, one.text, one.token_ids, one.finish_reason) for one in result.choices]
+    assert told == [(0, "Hello", (4, 5, 6), None), (2, "Hi", (9,), "stop")]
     assert result.choices[0].logprobs == (top,)
     assert result.choices[1].logprobs is None
     assert (result.state, result.usage.output_tokens, result.attempts) == (State.EXPIRED, 4, 2)

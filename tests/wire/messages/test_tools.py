@@ -57,17 +57,14 @@ def test_the_digest_covers_tools_as_they_are_written_and_calls() -> None:
     assert request().digest() == "cfbc7e281e20cd5fc075d66ea1f52f04"
     swapped = GET | {"parameters": '{"type":"object","properties":{"a":{},"b":{}}}'}
     requests = [
-        request(),
-        request(tools=[GET]),
-        request(tools=[swapped]),
+        request(), request(tools=[GET]), request(tools=[swapped]),
         request(tools=[GET], tool_choice={"type": "required"}),
         request(tools=[GET], tool_choice={"type": "function", "name": "get"}),
-        request(tools=[GET], parallel_tool_calls=False),
-        request(tools=[GET, swapped | {"name": "put"}]),
+        request(tools=[GET], parallel_tool_calls=False), request(tools=[GET, swapped | {"name": "put"}]),
         request(messages=[HELLO, {"role": "assistant", "content": "", "tool_calls": [CALL]}]),
         request(messages=[HELLO, {"role": "assistant", "content": ""}]),
         request(messages=[HELLO, {"role": "tool", "content": "", "tool_call_id": "c1"}]),
-    ]
+    ]  # fmt: skip
     assert len({one.digest() for one in requests}) == len(requests)
     assert request(tools=[GET], tool_choice={"type": "auto"}).digest() == requests[1].digest()
 

@@ -26,14 +26,10 @@ WORKERS = (
 )
 WHOLE = QueueSnapshot(
     lanes={Lane.INTERACTIVE: LaneNumbers(0, 1), Lane.BATCH: LaneNumbers(7, 2)},
-    oldest_s={Lane.INTERACTIVE: 0.0, Lane.BATCH: 2.5},
-    workers=WORKERS,
-    models=1,
+    oldest_s={Lane.INTERACTIVE: 0.0, Lane.BATCH: 2.5}, workers=WORKERS, models=1,
     numbers=QueueNumbers(delayed=3, held_bytes=90, fullest_bytes=60, dead=4, tenants={"acme": 5, "": 1}),
-    shards=2,
-    shard_limit_bytes=1000,
-    shard_limit_jobs=100,
-)
+    shards=2, shard_limit_bytes=1000, shard_limit_jobs=100,
+)  # fmt: skip
 
 
 class Page:
@@ -63,33 +59,16 @@ def page() -> Page:
 def test_all_that_is_known_of_a_queue_is_shown(page: Page) -> None:
     page.series.show("docs", WHOLE)
     assert page.shown() == {
-        "queue_up": 1,
-        "jobs_queued{interactive}": 0,
-        "jobs_queued{batch}": 7,
-        "jobs_running{interactive}": 1,
-        "jobs_running{batch}": 2,
-        "oldest_queued_age_seconds{interactive}": 0,
-        "oldest_queued_age_seconds{batch}": 2.5,
-        "jobs_delayed": 3,
-        "dead_letters": 4,
-        "tenant_jobs_parked{acme}": 5,
-        "tenant_jobs_parked{}": 1,
-        "held_bytes": 90,
-        "fullest_shard_held_bytes": 60,
-        "shards": 2,
-        "shard_limit_bytes": 1000,
-        "shard_limit_jobs": 100,
-        "workers": 3,
-        "worker_states{serving}": 1,
-        "worker_states{loading}": 1,
-        "worker_states{starting}": 0,
-        "worker_states{draining}": 0,
-        "worker_states{resting}": 1,
-        "worker_versions{0.2.0}": 1,
-        "worker_versions{0.3.0}": 2,
-        "worker_fallbacks{no compiler}": 2,
+        "queue_up": 1, "jobs_queued{interactive}": 0, "jobs_queued{batch}": 7,
+        "jobs_running{interactive}": 1, "jobs_running{batch}": 2,
+        "oldest_queued_age_seconds{interactive}": 0, "oldest_queued_age_seconds{batch}": 2.5,
+        "jobs_delayed": 3, "dead_letters": 4, "tenant_jobs_parked{acme}": 5, "tenant_jobs_parked{}": 1,
+        "held_bytes": 90, "fullest_shard_held_bytes": 60, "shards": 2, "shard_limit_bytes": 1000,
+        "shard_limit_jobs": 100, "workers": 3, "worker_states{serving}": 1, "worker_states{loading}": 1,
+        "worker_states{starting}": 0, "worker_states{draining}": 0, "worker_states{resting}": 1,
+        "worker_versions{0.2.0}": 1, "worker_versions{0.3.0}": 2, "worker_fallbacks{no compiler}": 2,
         "queue_models": 1,
-    }
+    }  # fmt: skip
     assert page.shown("other") == {}
 
 

@@ -1,6 +1,5 @@
 """A fault of the device, or of the code on it: the next engine is a safer one, and no job is charged as long
-as there is one. A job that fails an assertion on the device each time is isolated all the same.
-"""
+as there is one. A job that fails an assertion on the device each time is isolated all the same."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """The engine dies, cannot be loaded, or is killed by a poisonous job: what the jobs and the operator see of
-it.
-"""
+it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Jobs that were there when engines or workers died: each runs alone, is read alone, and only what kills
-alone is a dead letter.
-"""
+alone is a dead letter."""
 
 from __future__ import annotations
 
@@ -19,6 +18,7 @@ from support.workers.counting_worker import (
     counted,
     streamed_text,
     until,
+    until_read,
     until_running,
 )
 from support.workers.held_reading import HeldReading
@@ -157,10 +157,7 @@ async def test_a_suspect_that_waits_for_its_turn_can_be_cancelled(
         await anext(client.stream(other.id))
         waiting = await half_done(redis_client, died=2)
 
-        async def taken() -> bool:
-            return (await client.status(waiting)).attempt == 2
-
-        await until(taken)
+        await until_read(lambda: client.status(waiting), lambda job: job.attempt == 2)
         await client.cancel(waiting)
         with pytest.raises(JobCancelled) as cancelled:
             await client.wait(waiting, timeout_s=30)

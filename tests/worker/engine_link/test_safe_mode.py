@@ -26,11 +26,7 @@ Deaths = list[tuple[Tried | None, dict[str, str]]]  # what was tried then, and w
         ({}, "cpu", [(None, CODE | KERNELS)]),
         (CHOSEN, "", [(None, CODE)]),
         # What was tried at the death goes first; at the same again it was not that.
-        (
-            {},
-            "",
-            [(Tried.ATTENTION, KERNELS), (Tried.COMPILE_MODEL, CODE), (Tried.COMPILE_MODEL, GRAPHS)],
-        ),
+        ({}, "", [(Tried.ATTENTION, KERNELS), (Tried.COMPILE_MODEL, CODE), (Tried.COMPILE_MODEL, GRAPHS)]),
         # The largest step costs one suspect after the other.
         ({}, "", [(Tried.LARGEST_STEP, off) for off in (CODE, KERNELS)]),
     ],
@@ -49,13 +45,7 @@ def test_each_death_costs_something_until_nothing_is_left(
         assert not mode.step_down("another")
 
 
-@pytest.mark.parametrize(
-    ("tried", "without"),
-    [
-        (Tried.COMPILE_MODEL, CODE),
-        (Tried.CUDA_GRAPHS, GRAPHS),
-    ],
-)
+@pytest.mark.parametrize(("tried", "without"), [(Tried.COMPILE_MODEL, CODE), (Tried.CUDA_GRAPHS, GRAPHS)])
 def test_a_death_in_one_check_costs_that_alone(tried: Tried, without: dict[str, str]) -> None:
     mode = SafeMode(GIVEN)
     assert mode.step_down("exit status -11", tried)
@@ -66,10 +56,8 @@ def test_reasons_say_what_is_off_and_since_when() -> None:
     mode = SafeMode(GIVEN)
     assert mode.step_down("a fault")
     assert mode.step_down("another")
-    assert mode.reasons == [
-        "cuda graphs off since a fault",
-        "compile model off, attention torch since another",
-    ]
+    told = mode.reasons
+    assert told == ["cuda graphs off since a fault", "compile model off, attention torch since another"]
 
 
 def test_what_an_engine_tries_is_read_from_its_reports() -> None:

@@ -1,6 +1,5 @@
 """Slow is not stuck: an engine that gets on is left alone however long it takes; one that does not is killed,
-and its jobs go on in the next.
-"""
+and its jobs go on in the next."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Whatever is wrong with a request reaches its sender as a failed result; the worker and the other jobs go
-on.
-"""
+on."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 from support.servers.servers import BOTH
-from support.workers.counting_worker import assert_nothing_left, until
+from support.workers.counting_worker import assert_nothing_left, until_read
 from support.workers.work import LANE, SHARD, Work, answer, outcome, raw_submission, read_to
 
 from millstream import AsyncClient, JobFailed, Result
@@ -171,9 +170,6 @@ async def test_jobs_whose_keys_are_overwritten_hold_up_no_other(
     await redis_client.hdel(SHARD.job(started.id), "attempt")
     await redis_client.xgroup_create(LANE, GROUP, id="0")
 
-    async def both_read() -> bool:
-        return (await redis_client.xpending(LANE, GROUP))["pending"] == 2
-
     async with work():
-        await until(both_read)
+        await until_read(lambda: redis_client.xpending(LANE, GROUP), lambda pending: pending["pending"] == 2)
         assert await answer(client, "w1", 2) == "w2 w3"

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 from support.servers.servers import BOTH, Server
 from support.wire.desk import Desk
-from support.workers.counting_worker import assert_nothing_left, counted, until, write_tokenizer
+from support.workers.counting_worker import assert_nothing_left, counted, until_read, write_tokenizer
 from support.workers.work import SHARD, Work, outcome
 
 from millstream import AsyncClient, Client, Conflict, EndEvent, InvalidRequest, JobFailed, PromptTokens
@@ -21,11 +21,7 @@ COUNT: dict[str, Any] = {"kind": RequestKind.COUNT}
 
 async def alive(client: AsyncClient) -> None:
     """Wait for the worker's heartbeat: without one nobody counts."""
-
-    async def beats() -> bool:
-        return bool((await client.queue_info()).workers)
-
-    await until(beats)
+    await until_read(client.queue_info, lambda queue: queue.workers)
 
 
 # What the client sends, and only a worker can refuse.
@@ -95,10 +91,8 @@ async def test_a_count_and_an_answer_share_no_result(client: AsyncClient, work: 
         assert (first.cached, first.text) == (False, counted(2, 5))
         assert await client.count("w1", **exact) == PromptTokens(1)
         assert (await outcome(client, "w1", 5, temperature=0.0)).cached
-        assert (worker.metric("result_cache_hits_total"), worker.metric("result_cache_misses_total")) == (
-            1,
-            1,
-        )
+        told = (worker.metric("result_cache_hits_total"), worker.metric("result_cache_misses_total"))
+        assert told == (1, 1)
         request = Request(prompt="w1")
         await client.submit_many([{"request": request, "id": "same"}])
         [other] = await client.submit_many([{"request": request.model_copy(update=COUNT), "id": "same"}])

@@ -1,6 +1,5 @@
 """How much is taken from the queue beside what waits already; what long jobs that are put off count for, and
-in which order they are read.
-"""
+in which order they are read."""
 
 from __future__ import annotations
 
@@ -163,8 +162,7 @@ async def test_waiting_long_jobs_take_room_only_if_many_or_logged() -> None:
 @pytest.mark.parametrize("by", ["step", "end", "death", "engine"])
 async def test_the_end_of_a_flood_lets_the_next_long_job_be_read(by: str) -> None:
     """Its input enters the batch, is cancelled, is a suspect's now, or there is a larger engine. By itself
-    Reading looks once a second.
-    """
+    Reading looks once a second."""
     bench = Bench()
     flood = job_named("f1")
     flood.input.prompt = (1,) * INFO.token_capacity

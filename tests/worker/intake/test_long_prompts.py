@@ -50,11 +50,7 @@ def tenants(held: HeldReading) -> list[str]:
 
 @BOTH
 async def test_nobody_waits_for_a_long_prompt_of_another_tenant(
-    client: AsyncClient,
-    redis_client: Redis,
-    work: Work,
-    held: HeldReading,
-    monkeypatch: pytest.MonkeyPatch,
+    client: AsyncClient, redis_client: Redis, work: Work, held: HeldReading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does the tenant's own short job. Other tenants' long ones have their turn, each after its own. Of
     the requests that wait unread nothing is known, and nothing in the log."""
@@ -163,7 +159,7 @@ FAR_TOO_LONG: list[tuple[dict[str, Any], str, str]] = [
     ({"messages": [MESSAGE | {"content": LONG}]}, "messages", "reduce the length.*'more than [0-9]+ tokens'"),
 ]
 BOUNDED: list[tuple[dict[str, Any], str, str]] = [
-    ({"prompt": LONG}, "prompt", "takes inputs of 8 tokens.*'more than"),
+    ({"prompt": LONG}, "prompt", "takes inputs of 8 tokens.*'more than")
 ]
 
 

@@ -1,6 +1,5 @@
 """Whatever reading a message raises ends its own job: the worker goes on, nobody is charged, and what the
-exception says reaches nobody.
-"""
+exception says reaches nobody."""
 
 from __future__ import annotations
 
@@ -15,11 +14,10 @@ import structlog
 from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 from support.servers.servers import Server
-from support.workers.counting_worker import assert_nothing_left, until_running
+from support.workers.counting_worker import assert_nothing_left, until_running, write_tokenizer
 from support.workers.jobs import held_job
 from support.workers.work import SHARD, Work, answer, raw_submission, record_of
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from tokenizers import Regex, pre_tokenizers
 
 from millstream import AsyncClient, JobFailed, State
 from millstream.errors import InvalidRequest
@@ -44,14 +42,8 @@ TEMPLATE = (  # shows calls as Hermes' and Qwen's do
 @pytest.fixture(scope="module")
 def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Words, as every tokenizer of these tests; but its pattern for spaces may take any time."""
-    folder = tmp_path_factory.mktemp("strange")
-    words = {f"w{i}": i for i in range(1000)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(a|a)*b|\s+"), "removed")
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
-    fast.chat_template = TEMPLATE
-    fast.save_pretrained(str(folder))
-    return folder
+    spaces = pre_tokenizers.Split(Regex(r"(a|a)*b|\s+"), "removed")
+    return write_tokenizer(tmp_path_factory.mktemp("strange"), chat=True, template=TEMPLATE, spaces=spaces)
 
 
 def called(arguments: str, role: str = "assistant") -> dict[str, Any]:
@@ -148,15 +140,12 @@ class Panic(BaseException):
 
 
 RAISED: list[tuple[BaseException, str]] = [
-    (ZeroDivisionError(SECRET), "unreadable_request"),
-    (KeyError(SECRET), "unreadable_request"),
-    (MemoryError(SECRET), "unreadable_request"),
-    (StopIteration(SECRET), "unreadable_request"),
+    (ZeroDivisionError(SECRET), "unreadable_request"), (KeyError(SECRET), "unreadable_request"),
+    (MemoryError(SECRET), "unreadable_request"), (StopIteration(SECRET), "unreadable_request"),
     (Panic(SECRET), "unreadable_request"),
     (BaseExceptionGroup(SECRET, [Panic(SECRET)]), "unreadable_request"),
-    (RecursionError(SECRET), "bad_request"),
-    (OverflowError(SECRET), "bad_request"),
-]
+    (RecursionError(SECRET), "bad_request"), (OverflowError(SECRET), "bad_request"),
+]  # fmt: skip
 PROMPTS = {"short": "w9", "long": "w9" + " w9" * 3000, "put off": "w9" + " w9" * 30_000}
 
 

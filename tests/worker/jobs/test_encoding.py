@@ -30,15 +30,12 @@ tops = st.builds(TopLogprob, **TOLD)
 logprobs = st.builds(TokenLogprob, **TOLD, top=tuples(tops))
 functions = st.builds(FunctionCall, name=st.just("get"), arguments=st.just("{}"))
 PART = {
-    "index": st.integers(0, 3),
-    "token_ids": tuples(st.integers(0, 2**31 - 1), 5),
-    "text": st.text(max_size=5),
-    "logprobs": st.none() | tuples(logprobs),
-    "reasoning_content": short,
+    "index": st.integers(0, 3), "token_ids": tuples(st.integers(0, 2**31 - 1), 5),
+    "text": st.text(max_size=5), "logprobs": st.none() | tuples(logprobs), "reasoning_content": short,
     "finish_reason": st.sampled_from([None, "stop", "length", "tool_calls"]),
     "complete": st.sampled_from([None, True, False]),
     "tool_calls": tuples(st.builds(ToolCall, id=short, function=functions)),
-}
+}  # fmt: skip
 times = st.none() | st.integers(1, 2**45)
 results = st.builds(
     Result,

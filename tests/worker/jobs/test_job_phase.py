@@ -55,10 +55,8 @@ def test_the_drawn_moves_are_made_and_no_others(before: JobPhase, after: JobPhas
 def test_a_job_that_runs_was_in_the_engine_or_follows() -> None:
     ways = {before for before, after in drawn() if after is JobPhase.RUNNING}
     assert ways == {JobPhase.COMPILING, JobPhase.QUEUED, JobPhase.FOLLOWING}
-    assert {before for before, after in drawn() if after is JobPhase.ENDED} == set(JobPhase) - {
-        JobPhase.READING,
-        JobPhase.ENDED,
-    }
+    told = {before for before, after in drawn() if after is JobPhase.ENDED}
+    assert told == set(JobPhase) - {JobPhase.READING, JobPhase.ENDED}
 
 
 class Engine(IdleEngine):

@@ -1,6 +1,5 @@
 """One choice: whatever the order of steps and flushes, all deltas together are the text and ids of the
-result.
-"""
+result."""
 
 from __future__ import annotations
 
@@ -59,13 +58,10 @@ def texts_of(told: list[dict[str, Any]]) -> tuple[str, list[int]]:
 
 
 @given(
-    ids=st.lists(st.integers(0, 4), min_size=1, max_size=12),
-    flushes=st.sets(st.integers(0, 11)),
-    stop=st.sampled_from(((), ["w3"], ["w2 w3"], ["w1 w2", "2 w3"], ["w9"])),
-    crash=st.integers(0, 12),
-    lost=st.integers(0, 12),
-    piece_bytes=st.sampled_from((10, 10**6)),
-)
+    ids=st.lists(st.integers(0, 4), min_size=1, max_size=12), flushes=st.sets(st.integers(0, 11)),
+    stop=st.sampled_from(((), ["w3"], ["w2 w3"], ["w1 w2", "2 w3"], ["w9"])), crash=st.integers(0, 12),
+    lost=st.integers(0, 12), piece_bytes=st.sampled_from((10, 10**6)),
+)  # fmt: skip
 def test_flushes_pieces_and_crashes_change_nothing(
     text: TextModel,
     ids: list[int],
@@ -162,14 +158,11 @@ def test_thoughts_and_calls_go_on_from_any_place_of_their_log(
 @pytest.mark.parametrize(
     ("said", "free", "fits", "complete"),
     [
-        (f"x{CALLED}", True, True, True),
-        (CALLED[:-9], False, False, False),
-        (f"{CALLED}\n{CALLED[:-9]}", False, False, False),
-        (f"x{CALLED[:-9]}", True, False, False),
-        ("only text", True, True, None),
-        ("only te", True, False, None),
+        (f"x{CALLED}", True, True, True), (CALLED[:-9], False, False, False),
+        (f"{CALLED}\n{CALLED[:-9]}", False, False, False), (f"x{CALLED[:-9]}", True, False, False),
+        ("only text", True, True, None), ("only te", True, False, None),
     ],
-)
+)  # fmt: skip
 def test_a_cut_answer_has_no_calls(
     thinker: tuple[TextModel, Tokenizer], said: str, free: bool, fits: bool, complete: bool | None
 ) -> None:
@@ -233,9 +226,7 @@ def test_a_cut_answer_with_a_call_that_does_not_fit_has_none(
     assert "tool_calls" not in told
 
 
-def test_a_thought_once_logged_as_text_stays_text(
-    thinker: tuple[TextModel, Tokenizer],
-) -> None:
+def test_a_thought_once_logged_as_text_stays_text(thinker: tuple[TextModel, Tokenizer]) -> None:
     text, tokenizer = thinker
     ids = tuple(tokenizer.encode("Hm 🙂</think>\n\nYes").ids)
     cases = [(0, "", "", False), (2, "Hm", "", True), (len(ids), "Hm 🙂</think>\n\nYes", "", True),

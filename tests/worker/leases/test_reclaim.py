@@ -1,6 +1,5 @@
 """An entry is taken over only when the same owner was seen overdue twice, one and a half renewals apart on
-the scanner's own clock.
-"""
+the scanner's own clock."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """A worker that is stuck knows it: which loop stands still, since when, and that it has to end. One that was
-stopped, or whose server is away, is not stuck.
-"""
+stopped, or whose server is away, is not stuck."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 from support.http import fetch
 from support.servers.proxy import Line, Proxy, Weather
 from support.servers.servers import Server, free_port
-from support.workers.counting_worker import until
+from support.workers.counting_worker import until, until_read
 from support.workers.work import Work, outcome
 
 from millstream import AsyncClient, JobFailed, State
@@ -96,10 +96,7 @@ async def test_a_job_has_the_same_times_wherever_they_are_read(
         first = await client.submit("w1", max_tokens=6)
         job = await client.submit("w1", max_tokens=9, stream=stream)
 
-        async def has_tokens() -> bool:
-            return (await client.status(job.id)).first_token_ms is not None
-
-        await until(has_tokens)
+        await until_read(lambda: client.status(job.id), lambda job: job.first_token_ms is not None)
         running = await client.status(job.id)
         timing = (await client.wait(job.id, timeout_s=30)).timing
         ended = await client.status(job.id)

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-import signal
-
 import pytest
 from redis.asyncio import Redis
-from support.commands import invoke
 from support.servers.servers import BOTH
 from support.workers.counting_worker import counted, until
 from support.workers.work import SHARD, Work
 
 from millstream import AsyncClient, WorkerStatus
-from millstream.wire.keys import GROUP
 from millstream.wire.state.heartbeat import read_workers
 
 SOON_S = 5.0
@@ -57,30 +50,6 @@ async def test_a_loading_worker_is_seen_and_takes_no_job(
 
 
 @pytest.mark.slow
-async def test_a_loading_worker_that_is_killed_disappears(
-    client: AsyncClient, redis_client: Redis, work: Work
-) -> None:
-    await client.submit("w1", max_tokens=3)
-    with work.process(load_s=60.0, renew_s=0.5, lease_s=2.0) as process:
-
-        async def seen() -> bool:
-            return len(await loading(client)) == 1
-
-        await until(seen)
-        os.killpg(process.pid, signal.SIGKILL)
-        seen_s = []
-
-        async def gone() -> bool:
-            found = await loading(client)
-            seen_s.extend((one.heartbeat_s, one.late) for one in found)
-            return not found
-
-        await until(gone, SOON_S)
-        assert max(seen_s)[1] is True  # before, it was told as late
-        assert [row["pending"] for row in await redis_client.xinfo_consumers(SHARD.lanes[1], GROUP)] == [0]
-
-
-@pytest.mark.slow
 async def test_an_engine_that_starts_again_has_its_step(client: AsyncClient, work: Work) -> None:
     """Its worker keeps its jobs, and is found among those that serve."""
     work.hold(2)
@@ -97,23 +66,3 @@ async def test_an_engine_that_starts_again_has_its_step(client: AsyncClient, wor
         assert await loading(client) == []
         work.go(2)
         assert (await client.wait(job.id, timeout_s=30)).text == counted(2, 4)
-
-
-async def test_the_command_tells_who_loads(client: AsyncClient, work: Work) -> None:
-    await client.submit("w1", max_tokens=3)
-    with work.process(load_s=60.0):
-
-        async def seen() -> bool:
-            return [one.step for one in await loading(client)] == ["reading the weights"]
-
-        await until(seen)
-        asked = ("queue", "--redis-url", work.server.url)
-        page = (await asyncio.to_thread(invoke, *asked)).stdout
-        assert "workers         0: jobs wait until one serves the queue\n" in page
-        assert "1 loading for " in page
-        assert page.count(" s: reading the weights") == 2  # in the counts, and in its line
-        status = json.loads((await asyncio.to_thread(invoke, *asked, "--json")).stdout)
-        assert (status["workers"], [one["step"] for one in status["loading"]]) == (
-            [],
-            ["reading the weights"],
-        )

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from support.servers.servers import BOTH
-from support.workers.counting_worker import assert_nothing_left, counted, until, until_running
+from support.workers.counting_worker import assert_nothing_left, counted, until, until_read, until_running
 from support.workers.work import SHARD, Work, answer, read_to, record_of
 
 from millstream import AsyncClient, State
@@ -221,10 +221,7 @@ async def test_a_flushed_queue_has_its_model_again(
         mine = await digest_of(redis_client)
         await redis_client.flushall()
 
-        async def is_back() -> bool:
-            return await digest_of(redis_client) == mine
-
-        await until(is_back)
+        await until_read(lambda: digest_of(redis_client), lambda digest: digest == mine)
         assert await answer(client, "w1", 2) == counted(2, 2)
         assert await redis_client.hget(SHARD.model, "digest") == mine.encode()
         with pytest.raises(CannotServe, match="has the model counting"):

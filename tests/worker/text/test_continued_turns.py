@@ -46,17 +46,14 @@ def asked(**last: Any) -> Request:
 @pytest.mark.parametrize(
     ("template", "content", "end"),
     [
-        (CHATML, "Once P", "assistant\nOnce P"),
-        (CHATML, "Once P \n", "assistant\nOnce P \n"),
-        (CHATML, "", "assistant\n"),
-        (TRIMMED, " Once P \n", "assistant\nOnce P"),
-        (PARTS, "Once P", "assistant\nOnce P"),
-        (THINKING, "Once P", "assistant\nOnce P"),
+        (CHATML, "Once P", "assistant\nOnce P"), (CHATML, "Once P \n", "assistant\nOnce P \n"),
+        (CHATML, "", "assistant\n"), (TRIMMED, " Once P \n", "assistant\nOnce P"),
+        (PARTS, "Once P", "assistant\nOnce P"), (THINKING, "Once P", "assistant\nOnce P"),
         (THINKING, "<think>\nHm", "assistant\n<think>\nHm"),
         (THINKING, "<think>\nHm\n</think>\n\nOnce", "assistant\n<think>\nHm\n</think>\n\nOnce"),
         (CHATML, "a probe_end_of_text b", "assistant\na probe_end_of_text b"),
     ],
-)
+)  # fmt: skip
 def test_a_prompt_ends_behind_the_last_text(template: str, content: str, end: str) -> None:
     text = model_of(template).template.render(asked(content=content))
     assert text == f"<|im_start|>user\nx<|im_end|>\n<|im_start|>{end}"

@@ -56,6 +56,8 @@ def test_random_ids_equal_the_full_decode(kind: str, rng: random.Random) -> None
     usable = [i for i in range(pieces.vocab_size) if kind not in FALLBACK or not is_lone_byte(pieces.of(i))]
     ids = rng.choices(usable, k=rng.randint(0, 60))
     assert run(Detokenizer(pieces), cut(ids, rng)) == whole(tokenizer, ids)
+    anything = rng.choices(range(pieces.vocab_size + 9), k=20)
+    assert run(Detokenizer(pieces), cut(anything, rng)) == run(Detokenizer(pieces), [anything])
 
 
 FALLBACK = ("bpe-byte-fallback", "unigram-byte-fallback")

@@ -1,6 +1,5 @@
 """Templates that never end, or make no end of text: refused with the checkpoint, or with the request. All
-others give what transformers gives.
-"""
+others give what transformers gives."""
 
 from __future__ import annotations
 

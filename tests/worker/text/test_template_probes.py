@@ -93,19 +93,13 @@ def test_names_and_thoughts_reach_the_template() -> None:
 @pytest.mark.parametrize(
     ("text", "effort", "end"),
     [
-        (EFFORT, "high", "x Reasoning: high"),
-        (EFFORT, "none", "x Reasoning: none"),
-        (STRICT_EFFORT, "high", "xhigh"),
-        (ONE_EFFORT, "high", "x Think hard."),
-        (ONE_EFFORT, "medium", "x"),
-        (SWITCH, "none", "x quick"),
-        (SWITCH, "low", "x"),
-        (OFF_SWITCH, "minimal", "x slow"),
-        (OFF_SWITCH, "none", "x"),
-        (BOTH, "none", "x Reasoning: none quick"),
-        (PLAIN, "none", "x"),
+        (EFFORT, "high", "x Reasoning: high"), (EFFORT, "none", "x Reasoning: none"),
+        (STRICT_EFFORT, "high", "xhigh"), (ONE_EFFORT, "high", "x Think hard."),
+        (ONE_EFFORT, "medium", "x"), (SWITCH, "none", "x quick"), (SWITCH, "low", "x"),
+        (OFF_SWITCH, "minimal", "x slow"), (OFF_SWITCH, "none", "x"),
+        (BOTH, "none", "x Reasoning: none quick"), (PLAIN, "none", "x"),
     ],
-)
+)  # fmt: skip
 def test_an_effort_is_told_in_the_templates_words(text: str, effort: str, end: str) -> None:
     assert rendered(text, reasoning_effort=ReasoningEffort(effort)) == end
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -55,6 +56,16 @@ def test_a_prompt_comes_back_as_it_was(model: TextModel) -> None:
     with_text = build("byte-level").encode("the").ids
     assert model.encode(Request(prompt="the")) == with_text
     assert model.encode(Request(token_ids=tuple(with_text))) == with_text
+
+
+def test_the_template_of_an_earlier_processor_is_read(tmp_path: Path) -> None:
+    folder = written(tmp_path, bos_token="<begin>")
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    text = TextModel.load(folder).template.render(chat(("user", "hello")))
+    assert text == "<begin>user: hello<end><begin>"
+    (folder / "chat_template.json").write_text("[]")
+    with pytest.raises(TokenizerUnusable, match=r"chat_template\.json has no text under chat_template"):
+        TextModel.load(folder)
 
 
 def test_messages_go_through_the_template_up_to_the_answer(model: TextModel) -> None:

@@ -61,10 +61,8 @@ def test_the_token_that_a_template_writes_ends_a_turn(name: str, tmp_path: Path)
 
 def test_the_end_of_the_tokenizer_ends_a_turn(tmp_path: Path) -> None:
     made = model(tmp_path, CHATML)
-    assert [made.detokenizer().token_bytes.shown(token)[0] for token in made.turn_ends] == [
-        "<end>",
-        "<|eot|>",
-    ]
+    found = [made.detokenizer().token_bytes.shown(token)[0] for token in made.turn_ends]
+    assert found == ["<end>", "<|eot|>"]
     assert model(tmp_path, CHATML, end="<|eot|>").turn_ends == made.turn_ends[1:]
 
 

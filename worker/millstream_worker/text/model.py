@@ -5,6 +5,7 @@ All methods are thread-safe: the tokenizer is never reconfigured after loading.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,8 @@ class TextModel:
         """
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+            if not tokenizer.chat_template:
+                tokenizer.chat_template = _template_of_processor(Path(folder))
         except Exception as error:  # tokenizers raises a plain Exception for a damaged file
             raise TokenizerUnusable(f"no usable tokenizer in {folder}: {error}") from error
         model = cls(tokenizer, vocab_size)
@@ -158,6 +161,18 @@ class TextModel:
                 f"a token id is beyond the model's vocabulary of {self.vocab_size}; use ids below it",
             )
         return ids
+
+
+def _template_of_processor(folder: Path) -> str | None:
+    """Returns the chat template of a file that earlier processors of images wrote, and no tokenizer reads.
+    Raises ValueError for a file without one."""
+    file = folder / "chat_template.json"
+    if not file.is_file():
+        return None
+    form = json.loads(file.read_bytes())
+    if not isinstance(form, dict) or not isinstance(template := form.get("chat_template"), str):
+        raise ValueError(f"{file.name} has no text under chat_template; fetch it anew")
+    return template
 
 
 def turn_ends(tokenizer: Any, template: ChatTemplate, vocab_size: int) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from millstream.batch.rows.faults import FaultCode, LineFault, fault_of_body, faults_only, invalid
@@ -56,17 +56,6 @@ class BatchLine:
         """The requests, as they are to be submitted."""
         return self.encoded or self.requests
 
-    def with_encoded(self) -> BatchLine:
-        """The line with encoded requests; those of several prompts repeat what the line has once, which its
-        size counts. Raises LineFault.
-        """
-        try:
-            encoded = encoded_prompts(self.requests)
-        except InvalidRequest as error:
-            raise fault_of_body(error) from error
-        size = self.size if self.prompts == 1 else sum(len(one.payload) for one in encoded)
-        return replace(self, requests=(), encoded=encoded, size=size)
-
 
 @faults_only()
 def parse(data: bytes) -> Mapping[str, Any]:
@@ -105,24 +94,39 @@ def custom_id_of(fields: Mapping[str, Any]) -> str:
 
 @faults_only()
 def read_row(
-    line: int, custom_id: str, fields: Mapping[str, Any], *, lane: Lane, tenant: str, queue: str | None = None
+    line: int,
+    custom_id: str,
+    fields: Mapping[str, Any],
+    *,
+    lane: Lane,
+    tenant: str,
+    queue: str | None = None,
+    size: int = 0,
+    encoded: bool = False,
 ) -> BatchLine:
-    """Validate the rest of the line. `queue`: for all lines; None: body.model names it. Raises LineFault
-    naming the field.
+    """Validate the rest of the line. `queue`: for all lines; None: body.model names it. `size`: bytes of the
+    line; the requests of several prompts repeat what it has once, which the row's size counts. `encoded`: the
+    row has encoded requests. Raises LineFault naming the field.
     """
     endpoint, content, digest = _content(custom_id, fields)
     try:
         body = read_body(endpoint, content, lane=lane, tenant=tenant, queue=queue)
+        several = len(body.requests) > 1
+        made = encoded_prompts(body.requests) if encoded or several else ()
     except InvalidRequest as error:
         raise fault_of_body(error) from error
+    asked = body.request.response_format
+    size += 0 if asked is None else len(asked.text)  # the run's may be large
     return BatchLine(
         line=line,
         custom_id=custom_id,
         endpoint=endpoint,
         queue=body.queue,
         digest=digest,
-        requests=body.requests,
+        requests=() if encoded else body.requests,
+        encoded=made if encoded else (),
         prompts=len(body.requests),
+        size=sum(len(one.payload) for one in made) if several else size,
         metadata=body.request.metadata,
         sampling=body.request.sampling,
         ignored=(*unknown_beside_body(fields), *body.ignored),

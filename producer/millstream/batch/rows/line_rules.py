@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse, read_row
@@ -52,15 +52,16 @@ class LineRules:
             if self.endpoint not in (None, fields.get("url")):
                 problem = f"this batch is of {self.endpoint}"
                 raise invalid("url", fields.get("url"), problem, "mismatched_url")
-            row = read_row(
-                line.number, custom_id, fields, lane=self.lane, tenant=self.tenant, queue=queue or self.queue
+            return read_row(
+                line.number,
+                custom_id,
+                fields,
+                lane=self.lane,
+                tenant=self.tenant,
+                queue=queue or self.queue,
+                size=len(line.data or b""),
+                encoded=self.encoded,
             )
-            asked = row.requests[0].response_format
-            size = len(line.data or b"") + (0 if asked is None else len(asked.text))  # the run's may be large
-            row = replace(row, size=size)
-            if self.encoded:
-                return row.with_encoded()
-            return row if row.prompts == 1 else replace(row, size=row.with_encoded().size)
         except LineFault as fault:
             fault.custom_id = custom_id
             raise

@@ -123,11 +123,12 @@ class EncodedRequest:
 
     def settled(self, own_id: str | None, deadline_ms: int | None) -> EncodedRequest:
         """With this id and deadline in place of its own, which were none."""
-        made = self if own_id is None else replace(self, own_id=own_id)
-        if deadline_ms is None:
-            return made
-        payload = codec.with_field(self.payload, "deadline_ms", deadline_ms)
-        return replace(made, payload=payload, deadline_ms=deadline_ms)
+        payload = self.payload
+        if deadline_ms is not None:
+            payload = codec.with_field(payload, "deadline_ms", deadline_ms)
+        return replace(
+            self, own_id=own_id or self.own_id, payload=payload, deadline_ms=deadline_ms or self.deadline_ms
+        )
 
 
 def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int, shards: int = 1) -> EncodedRequest:

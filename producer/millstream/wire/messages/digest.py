@@ -34,8 +34,9 @@ def digest_of(request: Request) -> str:
         canonical["tool_choice"] = [request.calling, chosen, request.parallel_tool_calls]
     if request.kind != "answer":
         canonical["kind"] = request.kind
+    fields = type(request).model_fields
     for name in ("continue_final_message", "add_generation_prompt", "reasoning_effort", "return_token_ids"):
-        if (value := getattr(request, name)) != type(request).model_fields[name].default:
+        if (value := getattr(request, name)) != fields[name].default:
             canonical[name] = value
     text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

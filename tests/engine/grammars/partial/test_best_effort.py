@@ -7,15 +7,12 @@ import time
 from typing import Any
 
 import pytest
-from llguidance import LLTokenizer
+from support.engine import byte_grammars
 
-from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler
 from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
 from millstream_worker.engine.grammars.grammar_trial import GrammarTrial
 from millstream_worker.engine.grammars.matcher import Matcher
-from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
-TOKENIZER = LLTokenizer("byte")
 TEXT = {"type": "string", "pattern": "^(?=.*[0-9]).{3,}$"}  # look-ahead: the compiler does not take it
 
 
@@ -25,13 +22,8 @@ def trial() -> GrammarTrial:
 
 
 def compiled(trial: GrammarTrial, *functions: Any, strict: bool = False) -> Matcher:
-    marks = [["<tool_call>", None], ["</tool_call>", None]]
-    named = [[f"f{place}", json.dumps(schema), strict] for place, schema in enumerate(functions)]
-    spec = GrammarSpec(
-        "tools", json.dumps({"functions": named, "many": False, "free": False, "marks": marks})
-    )
-    compiler = GrammarCompiler(lambda ends: TOKENIZER, trial.check)
-    return compiler.matchers(EngineRequest(1, (1,), 5, grammar=spec))[0]
+    named = ((f"f{place}", json.dumps(schema), strict) for place, schema in enumerate(functions))
+    return byte_grammars.compiled(byte_grammars.tools_spec(named), trial.check)
 
 
 def problem(trial: GrammarTrial, matcher: Matcher, arguments: str, name: str = "f0") -> str | None:

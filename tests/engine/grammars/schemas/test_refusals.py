@@ -6,9 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from llguidance import LLTokenizer
+from support.engine.byte_grammars import byte_compiler
 
-from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler
 from millstream_worker.engine.grammars.grammar_thread import GrammarThread
 from millstream_worker.engine.grammars.grammar_trial import GrammarTrial
 from millstream_worker.engine.grammars.schemas.refusals import remedy_of, reworded
@@ -51,7 +50,7 @@ def trial() -> GrammarTrial:
 def test_it_names_path_keyword_and_remedy(trial: GrammarTrial, part: Any, said: str) -> None:
     schema = {"type": "object", "properties": {"ok": {"type": "string"}, "a": part}, "required": ["a"]}
     grammar = GrammarSpec("json_schema", json.dumps(schema))
-    thread = GrammarThread(GrammarCompiler(lambda ends: LLTokenizer("byte"), trial.check))
+    thread = GrammarThread(byte_compiler(trial.check))
     thread.put(EngineRequest(1, (1,), 5, grammar=grammar))
     while not (taken := thread.take()):
         pass

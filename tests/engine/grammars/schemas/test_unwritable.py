@@ -12,23 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from llguidance import LLTokenizer
+from support.engine.byte_grammars import by_schema, compiled, tools_spec
 
-from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler
 from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
-from millstream_worker.engine.grammars.matcher import Matcher
-from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
-
-TOKENIZER = LLTokenizer("byte")
-
-
-def compiled(spec: GrammarSpec) -> Matcher:
-    compiler = GrammarCompiler(lambda ends: TOKENIZER, lambda grammar: 0.0)
-    return compiler.matchers(EngineRequest(1, (1,), 5, grammar=spec))[0]
-
-
-def by_schema(schema: object) -> Matcher:
-    return compiled(GrammarSpec("json_schema", json.dumps(schema), compact=True))
+from millstream_worker.engine.protocol.request import GrammarSpec
 
 
 @pytest.mark.parametrize("text", ["\u0001", "a\u0001b", "a\u007f"])
@@ -42,10 +29,8 @@ def test_a_text_that_cannot_be_written_is_refused_by_its_place(text: str, keywor
         by_schema(schema)
     with pytest.raises(InvalidGrammar, match=said):
         compiled(GrammarSpec("grammar", f"start: %json {json.dumps(schema)}"))
-    form = {"functions": [["f", json.dumps(schema), True]], "many": False, "free": True,
-            "marks": [["<tool_call>", None], ["</tool_call>", None]]}  # fmt: skip
     with pytest.raises(InvalidGrammar, match=said):
-        compiled(GrammarSpec("tools", json.dumps(form)))
+        compiled(tools_spec([("f", json.dumps(schema), True)], free=True))
 
 
 REFUSED = [

@@ -42,10 +42,6 @@ ROWS = 0.06  # part of the logits' norm by which rows of 8 bits change them, in 
 PROMPT = list(range(3, 40))
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(one_thread: None) -> None: ...
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_weights_are_those_that_gguf_dequantizes(kind: Type) -> None:
     data = packed(np.random.default_rng(0).standard_normal((48, 768)).astype(np.float32), kind)
@@ -112,7 +108,14 @@ def test_logits_are_those_of_the_dequantized_model(tmp_path: Path, kind: Type) -
     assert not kinds & {torch.nn.Linear, torch.nn.Embedding}
 
 
-@pytest.mark.parametrize(("architecture", "own"), [("qwen2", "q_proj.bias"), ("qwen3", "k_norm.weight")])
+@pytest.mark.parametrize(
+    ("architecture", "own"),
+    [
+        ("qwen2", "q_proj.bias"),
+        ("qwen3", "k_norm.weight"),
+        ("gemma3_text", "pre_feedforward_layernorm.weight"),
+    ],
+)
 def test_other_architectures_keep_their_bits(tmp_path: Path, architecture: str, own: str) -> None:
     model = tiny_model(architecture, tied=True)
     assert any(name.endswith(own) for name in model.state_dict())

@@ -32,7 +32,9 @@ def hidden_and_logits(loaded: LoadedModel) -> tuple[Body, Head, torch.Tensor, to
     return body, loaded.heads.heads[LOGITS], hidden, logits_of(runner, plan)
 
 
-@pytest.mark.parametrize("case", ["llama", "gpt2", "opt", "gemma2", "cohere", "granite", "gpt_oss", "phi"])
+@pytest.mark.parametrize(
+    "case", ["llama", "gpt2", "opt", "gemma2", "gemma4_text", "cohere", "granite", "gpt_oss", "phi"]
+)
 def test_body_and_head_are_the_model(case: str, load: Load) -> None:
     body, head, hidden, want = hidden_and_logits(load(case))
     wanted = torch.tensor([3, 1])

@@ -22,8 +22,7 @@ SIZES = [(2, 1), (34, 48), (64, 7), (128, 513), (1100, 64), (576, 960)]  # input
 
 @pytest.fixture(params=["library", pytest.param("avx2_library", marks=pytest.mark.slow)])
 def used(request: pytest.FixtureRequest) -> Library:
-    chosen: Library = request.getfixturevalue(request.param)
-    return chosen
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(params=DTYPES, ids=["float32", "bfloat16"])

@@ -37,8 +37,7 @@ def seen(numbers: StepNumbers) -> dict[str, object]:
     def there(name: str, shape: tuple[int, ...], kind: type = np.int32) -> list[object]:
         size = int(np.prod(shape)) * np.dtype(kind).itemsize
         data = ctypes.string_at(getattr(numbers, name), size)
-        listed: list[object] = np.frombuffer(data, kind).reshape(shape).tolist()
-        return listed
+        return np.frombuffer(data, kind).reshape(shape).tolist()
 
     counts = ("piece_count", "split_count", "tokens", "threads", "together")
     return {

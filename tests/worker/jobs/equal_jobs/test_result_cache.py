@@ -9,7 +9,7 @@ import pytest
 import structlog
 from redis.asyncio import Redis
 from support.servers.servers import BOTH, Server
-from support.workers.counting_worker import Worker, assert_nothing_left, counted, until
+from support.workers.counting_worker import Worker, assert_nothing_left, counted, until, until_read
 from support.workers.held_reading import HeldReading
 from support.workers.work import SHARD, Work, outcome, read_to, rest_of
 
@@ -240,10 +240,7 @@ async def test_equal_requests_of_two_producers_meet_in_one_shard(server: Server,
             return first, second, cached
 
     async def until_served(client: AsyncClient) -> None:
-        async def served() -> bool:
-            return bool((await client.queue_info()).workers)
-
-        await until(served)
+        await until_read(client.queue_info, lambda queue: queue.workers)
 
     first, second, cached = await both("kept", **CACHE)
     assert first == second
@@ -310,15 +307,12 @@ def kept(*choices: dict[str, Any]) -> bytes:
 WHOLE: dict[str, Any] = {"token_ids": [2], "text": "w2", "finish_reason": "length"}
 LOGPROB = {"token_id": 2, "token": "w2", "logprob": -1.0}
 DAMAGED: dict[str, bytes] = {
-    "no msgpack": b"\xc1",
-    "another type": codec.pack([1]),
-    "no choice": kept(),
-    "too many choices": kept(WHOLE, WHOLE | {"index": 1}),
-    "another choice": kept(WHOLE | {"index": 1}),
+    "no msgpack": b"\xc1", "another type": codec.pack([1]), "no choice": kept(),
+    "too many choices": kept(WHOLE, WHOLE | {"index": 1}), "another choice": kept(WHOLE | {"index": 1}),
     "no end": kept(WHOLE | {"finish_reason": None}),
     "calls of tools": kept(WHOLE | {"finish_reason": "tool_calls"}),
     "log-probabilities that nobody asked for": kept(WHOLE | {"logprobs": [LOGPROB]}),
-}
+}  # fmt: skip
 
 
 async def test_a_damaged_kept_result_is_not_used(

@@ -19,7 +19,7 @@ from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.process import CannotLoad, Report
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.runner.checkpoint.checkpoint import Checkpoint, CheckpointError, resolve
-from millstream_worker.engine.runner.model.support import UnsupportedModel
+from millstream_worker.engine.runner.model_config.support import UnsupportedModel
 from millstream_worker.engine.runner.runner import Launched
 from millstream_worker.engine.runner.self_check.findings import Findings
 

@@ -14,7 +14,8 @@ from millstream_worker.engine.runner.device.cpu_threads import use_threads
 from millstream_worker.engine.runner.model.checked_attention import checked_attention
 from millstream_worker.engine.runner.model.dtypes import DTYPES, computed_in
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
-from millstream_worker.engine.runner.model.weights import load_config
+from millstream_worker.engine.runner.model_config.config_file import load_config
+from millstream_worker.engine.runner.model_config.support import check
 from millstream_worker.engine.runner.self_check.findings import Findings
 from millstream_worker.engine.runner.self_check.product_check import check_products
 
@@ -55,7 +56,7 @@ def load_checked(
 def _dtype(name: str, folder: str, gpu: Gpu | None, report: Callable[[str], None]) -> torch.dtype:
     if name != "auto":
         return DTYPES[name]
-    own: torch.dtype | None = load_config(folder).dtype
+    own: torch.dtype | None = check(load_config(folder)).dtype
     chosen = computed_in(own, gpu)
     if own not in (None, chosen):
         report(f"the checkpoint's precision, {own}, is not computed well here: it becomes {chosen}")

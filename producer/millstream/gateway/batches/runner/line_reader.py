@@ -56,7 +56,8 @@ class LineReader:
             if row.trace:
                 self._executor.tell(row.trace)
             raise row
-        return replace(row, queue=await self._queue(row))
+        queue = await self._queue(row)
+        return row if queue == row.queue else replace(row, queue=queue)
 
     async def _queue(self, row: BatchLine) -> str:
         """The queue of the row's model; a key of one queue need not name it."""
@@ -101,6 +102,6 @@ def read_line(line: InputLine, rules: LineRules) -> BatchLine | LineFault:
         if not isinstance(model, str | None):
             problem = "give the name of a model, as /v1/models lists them"
             raise invalid("body.model", model, problem, custom_id=custom_id)
-        return replace(row, queue=model or "")
+        return row if model else replace(row, queue="")
     except LineFault as fault:
         return fault

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher
+from support.engine.byte_grammars import TOKENIZER
 
 from millstream_worker.engine.grammars.schemas.rewriting.rewrite import rewritten
 
-TOKENIZER = LLTokenizer("byte")
 LOW, HIGH = -(2**63), 2**63 - 1
 
 

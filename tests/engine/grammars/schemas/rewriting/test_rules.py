@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher
+from support.engine.byte_grammars import TOKENIZER
 from support.engine.random_schemas import RandomSchemas, fits
 
 from millstream_worker.engine.grammars.schemas.rewriting import rules
@@ -15,7 +16,6 @@ from millstream_worker.engine.grammars.schemas.rewriting.rewrite import rewritte
 from millstream_worker.engine.grammars.schemas.rewriting.rules import RULES, Rule
 from millstream_worker.engine.grammars.schemas.rewriting.scope import Scope, Unknown
 
-TOKENIZER = LLTokenizer("byte")
 SCHEMAS, INSTANCES = 600, 12
 KEYWORDS: dict[Rule, Sequence[str]] = {
     rules.unevaluated: ("unevaluatedProperties", "unevaluatedItems"),

@@ -11,8 +11,11 @@ from support.engine.attention_step import DEVICE, DTYPES, RAGGED, Lens, Step, sp
 
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
 from millstream_worker.engine.runner.gpu.attention.triton_backend import TritonAttention
+from millstream_worker.engine.runner.kv.kv_format import KVFormat
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
+from millstream_worker.engine.runner.self_check.attention_check import check_attention
+from millstream_worker.engine.runner.self_check.deviation import Mismatch
 
 WINDOWS = (1, 16, 17, 193, 1000)  # in wide ones some keys are seen by all queries of a tile
 
@@ -21,7 +24,7 @@ WINDOWS = (1, 16, 17, 193, 1000)  # in wide ones some keys are seen by all queri
     "layer",
     [
         *(spec(*heads) for heads in ((2, 2), (4, 2), (7, 1), (24, 1))),
-        *(spec(2, 1, dim) for dim in (8, 64, 80, 112, 192, 256)),
+        *(spec(2, 1, dim) for dim in (8, 64, 80, 112, 192, 256, 512)),
         *(spec(window=window) for window in WINDOWS),
         *(spec(softcap=softcap) for softcap in (0.5, 30.0)),
         spec(4, 2, 96, value_dim=64),
@@ -156,3 +159,34 @@ def test_a_padding_token_is_not_stored_and_gets_zeros() -> None:
     assert not found[1].any()
     block, offset = divmod(int(slots[1]), step.block_size)
     assert step.storage.keys[0][block, :, offset].isnan().all(), "as Step has left it"
+
+
+# --- the check that a worker makes at start
+
+CHECKED = (
+    LayerSpec(4, 2, 32, 32, scale=0.2),
+    LayerSpec(2, 1, 64, 32, scale=0.2, window=20, softcap=4.0, sinks=True),
+    LayerSpec(2, 1, 32, 16, scale=0.2, kv_format=KVFormat.INT8),
+)
+
+
+@pytest.mark.parametrize(("layer", "longest"), list(zip(CHECKED, (40, 290, 40), strict=True)))
+def test_the_check_finds_them_right(layer: LayerSpec, longest: int) -> None:
+    """And in INT8 that they store the right codes."""
+    contexts = (1, 16, 17, longest)
+    assert check_attention(TritonAttention, (layer,), torch.float32, DEVICE, 16, contexts) < 1e-5
+
+
+@pytest.mark.parametrize("own", CHECKED[1:])
+def test_the_check_finds_right_what_another_layer_has_stored(own: LayerSpec) -> None:
+    layers = (own, replace(own, source=0))
+    assert check_attention(TritonAttention, layers, torch.float32, DEVICE, 16, (1, 16, 17, 40)) < 1e-5
+
+
+def test_the_check_finds_a_wrong_scale() -> None:
+    def wrong(storage: KVStorage) -> TritonAttention:
+        storage.layers = tuple(replace(layer, scale=0.21) for layer in storage.layers)
+        return TritonAttention(storage)
+
+    with pytest.raises(Mismatch, match="attention of 4 heads"):
+        check_attention(wrong, CHECKED[:1], torch.float32, DEVICE, 16, (1, 16, 17, 40))

@@ -28,8 +28,7 @@ def shared(
 
 def shared_parts(step: Step, programs: int) -> list[list[int]]:
     layout = StepLayout(step.layer, step.storage.dtype.itemsize, programs)
-    parts: list[list[int]] = layout.arrays(step.plan)[0]["shared_parts"].tolist()
-    return parts
+    return layout.arrays(step.plan)[0]["shared_parts"].tolist()
 
 
 def check(step: Step, programs: int = 1, error: float | None = None) -> TritonAttention:

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 LAYERS = {
     "llama": spec(32, 8, 128),
     "gemma": spec(16, 8, 256, softcap=50.0),
+    "gemma4": spec(8, 1, 512),
     "gpt-oss": spec(64, 8, 64, window=128, sinks=True),
     "phi": spec(32, 32, 80),
     "llama int8": spec(32, 8, 128, **INT8),
@@ -78,6 +79,7 @@ def check_draws(vocab_size: int, dtype: torch.dtype, capability: int) -> None:
         ("gpt-oss", torch.bfloat16, 100),
         ("phi", torch.bfloat16, 80),
         ("llama int8", torch.bfloat16, 120),
+        ("gemma4", torch.bfloat16, 86),
         ("gemma", torch.float32, 86),  # eight warps for a tile, and half as many queries where heads are wide
     ],
 )

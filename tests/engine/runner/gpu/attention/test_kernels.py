@@ -18,7 +18,7 @@ DRAWS = "../sampling/interpreted_draws.py"
 @pytest.mark.parametrize(
     ("checks", "least"),
     [
-        (("kernels.py", "checked_kernels.py", "int8_kernels.py"), 55),
+        (("kernels.py", "int8_kernels.py"), 55),
         (("shared_kernels.py", "static_kernels.py", "shared_tokens.py", DRAWS), 70),
     ],
 )

@@ -5,10 +5,6 @@ from __future__ import annotations
 import pytest
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(one_thread: None) -> None: ...
-
-
 @pytest.fixture
 def attention_name() -> str:
     """Of torch's operations alone, as on a GPU: the stand-in for a recorder sees no others."""

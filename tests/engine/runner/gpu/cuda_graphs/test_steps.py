@@ -87,7 +87,7 @@ def serve_recorded(
 
 SLOW = [
     pytest.param(case, marks=pytest.mark.slow)
-    for case in ("gpt_oss", "qwen3", "gpt2", "opt", "phi3-longrope")
+    for case in ("gpt_oss", "qwen3", "gpt2", "opt", "phi3-longrope", "gemma4_text")
 ]
 
 

@@ -3,7 +3,6 @@ process of its own, where Triton interprets it on the CPU; on a machine with a G
 
 from __future__ import annotations
 
-import os
 from itertools import cycle, islice, product
 from typing import Any
 from unittest import mock
@@ -16,7 +15,6 @@ from support.engine.drawn_weights import drawn_weights
 from support.engine.sampling_steps import KINDS, Row, draw, draw_plan, logits_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from triton.runtime import interpreter
 
 from millstream_worker.engine.brain.batch.plan import RowLoad, TokenMasks
 from millstream_worker.engine.protocol.request import SamplingSpec
@@ -272,48 +270,3 @@ def test_launches_are_few_and_no_tensor_is_as_large_as_logits() -> None:
     assert launched.__getitem__.call_count == 1
     assert [name for name in seen.operations if name not in copies] == ["masked_fill_", "index_copy_"]
     assert seen.largest <= 2 * 4096 * count < logits.numel()
-
-
-def moved(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Bytes that interpreted kernels load and store from now on, and atomic additions."""
-    totals = {"load": 0, "store": 0, "added": 0}
-    builder = interpreter.InterpreterBuilder
-    load, store, add = builder.create_masked_load, builder.create_masked_store, builder.create_atomic_rmw
-
-    def loading(self: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
-        answer = load(self, pointers, mask, *rest)
-        totals["load"] += int(np.count_nonzero(mask.data)) * answer.data.itemsize
-        return answer
-
-    def storing(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        totals["store"] += int(np.count_nonzero(mask.data)) * value.data.itemsize
-        return store(self, pointers, value, mask, *rest)
-
-    def adding(self: Any, kind: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        totals["added"] += int(np.count_nonzero(mask.data))
-        return add(self, kind, pointers, value, mask, *rest)
-
-    monkeypatch.setattr(builder, "create_masked_load", loading)
-    monkeypatch.setattr(builder, "create_masked_store", storing)
-    monkeypatch.setattr(builder, "create_atomic_rmw", adding)
-    return totals
-
-
-@pytest.mark.skipif("TRITON_INTERPRET" not in os.environ, reason="counts what is interpreted")
-@pytest.mark.parametrize(
-    "spec",
-    [SPECS[0], SamplingSpec(top_k=50, top_p=0.9)],
-    ids=["temperature", "both"],
-)
-def test_256_rows_of_128k_logits_take_less_than_0_8_gb(
-    spec: SamplingSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows, vocab = 2, 128_256
-    logits = 3 * torch.randn(rows, vocab, generator=torch.Generator().manual_seed(0))
-    logits = logits.bfloat16().float()
-    own = np.array([slot_settings.settings_of(spec, vocab)] * rows)
-    uniforms = np.random.default_rng(0).random(rows)
-    totals = moved(monkeypatch)
-    given = torch.from_numpy(slot_settings.columns(own, uniforms)), torch.from_numpy(own["top_k"].copy())
-    TritonDraws(vocab).draw(logits, torch.arange(rows), *given)
-    assert (totals["load"] + totals["store"]) * 256 / rows < 0.8e9, totals

@@ -23,7 +23,8 @@ class AttentionBackend(Protocol):
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None
     ) -> Tensor:
-        """Store the step's keys and values, then attend from its tokens to all that their rows have stored.
+        """Store the step's keys and values, then attend from its tokens to all that their rows have stored. A
+        layer with a source stores nothing: that layer has, before it in the same step.
 
         query [T, heads, key_dim], key [T, kv_heads, key_dim], value [T, kv_heads, value_dim], of any
         strides with the last one 1; sinks [heads] where the layer has them. Returns [T, heads, value_dim],

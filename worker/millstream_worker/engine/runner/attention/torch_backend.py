@@ -87,9 +87,10 @@ class TorchAttention:
         storage, begun = self._storage, self._slots[spec.group][2]
         keys = _Cache(storage.keys[layer], storage.key_scales[layer], storage.dtype)
         values = _Cache(storage.values[layer], storage.value_scales[layer], storage.dtype)
-        values.clear(begun)  # may hold what is no number, which a weight of 0 would not undo
-        for cache, new in ((keys, key), (values, value)):
-            cache.put(new, *self._slots[spec.group][:2])
+        if spec.source is None:
+            values.clear(begun)  # may hold what is no number, which a weight of 0 would not undo
+            for cache, new in ((keys, key), (values, value)):
+                cache.put(new, *self._slots[spec.group][:2])
         out = torch.empty(len(query), spec.heads, spec.value_dim, dtype=storage.dtype, device=storage.device)
         for part in self._slices[self._shapes[layer]]:
             out[part.tokens] = _answers(spec, part, query, keys, values, sinks)

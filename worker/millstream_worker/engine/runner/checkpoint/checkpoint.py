@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from huggingface_hub import hf_hub_download, snapshot_download
@@ -26,10 +26,10 @@ from millstream_worker.engine.runner.checkpoint.size_bounds import (
     check_tokenizer,
     read_json,
 )
+from millstream_worker.engine.runner.checkpoint.source_weights import INDEX, weight_files
 
 Report = Callable[[str], None]
 
-_INDEX = "model.safetensors.index.json"
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"]
 _HUB_OTHERS = ["original/*", "onnx/*", "consolidated*"]  # the same weights in forms that nothing here reads
@@ -77,7 +77,7 @@ def _from_folder(folder: Path, model: str) -> Checkpoint:
         check_files(folder)
         config = _config(folder)
         _check_weights(folder, model)
-        check_config(config, sum(file.stat().st_size for file in folder.glob("*.safetensors")))
+        check_config(config, sum(file.stat().st_size for file in weight_files(folder)))
         check_tokenizer(folder)
     return Checkpoint(folder, folder.resolve().name, folder, folder)
 
@@ -138,7 +138,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def _check_weights(folder: Path, model: str) -> None:
     """Refuse pickled, missing and torn files before minutes are spent on loading the others."""
-    files = sorted(folder.glob("*.safetensors"))
+    files = weight_files(folder)
     pickled = sorted(file.name for pattern in _PICKLED for file in folder.glob(pattern))
     if pickled and not files:
         raise CheckpointError(
@@ -147,10 +147,10 @@ def _check_weights(folder: Path, model: str) -> None:
         )
     if not files:
         raise CheckpointError(f"model {model!r}: the folder has no *.safetensors")
-    missing = _shards(folder / _INDEX) - {file.name for file in files}
+    missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise CheckpointError(
-            f"model {model!r}: {_INDEX} names {min(missing)}, which is missing: fetch it anew"
+            f"model {model!r}: {INDEX} names {min(missing)}, which is missing: fetch it anew"
         )
     for file in files:
         try:
@@ -160,13 +160,3 @@ def _check_weights(folder: Path, model: str) -> None:
             raise CheckpointError(
                 f"model {model!r}: {file.name} is no whole safetensors file ({error}): fetch it anew"
             ) from error
-
-
-def _shards(index: Path) -> set[str]:
-    """The files that the index names; none where there is no index."""
-    if not index.is_file():
-        return set()
-    try:
-        return {PurePosixPath(file).name for file in read_json(index)["weight_map"].values()}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{index.name} cannot be read: {error!r}") from error

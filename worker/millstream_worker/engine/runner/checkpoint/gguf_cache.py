@@ -29,7 +29,7 @@ from millstream_worker.engine.runner.quantization.packed import write_packed
 Report = Callable[[str], None]
 
 _TELL_S = 15.0  # that it waits: an engine that reports nothing for long is taken for stuck
-_FORM = b"4"  # of what is kept: with another one everything is converted anew
+_FORM = b"5"  # of what is kept: with another one everything is converted anew
 _UNREADABLE = (  # what the readers of GGUF raise for a file that is not what it says
     ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, struct.error,
 )  # fmt: skip
@@ -96,7 +96,7 @@ def _write(file: Path, folder: Path) -> None:
         if weights.quantized:
             _write_packed(weights, source, folder)
         else:
-            _write_dequantized(weights.dtype, source, folder)
+            _write_dequantized(weights, source, folder)
         transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
     if ends := weights.end_ids:  # transformers reads only the first
         generation = transformers.GenerationConfig.from_pretrained(folder)
@@ -106,6 +106,7 @@ def _write(file: Path, folder: Path) -> None:
 
 def _write_packed(weights: GGUFWeights, source: dict[str, Any], folder: Path) -> None:
     config = transformers.AutoConfig.from_pretrained(**source)
+    weights.set_positions(config)
     packed = weights.packed(config)
     config.dtype = weights.dtype
     folder.mkdir()
@@ -114,12 +115,13 @@ def _write_packed(weights: GGUFWeights, source: dict[str, Any], folder: Path) ->
     write_packed(folder, packed)
 
 
-def _write_dequantized(dtype: torch.dtype, source: dict[str, Any], folder: Path) -> None:
-    options = source | {"dtype": dtype}
+def _write_dequantized(weights: GGUFWeights, source: dict[str, Any], folder: Path) -> None:
+    options = source | {"dtype": weights.dtype}
     if hasattr(transformers, "GgufConfig"):  # newer ones would keep the weights packed
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     loaded, found = transformers.AutoModelForCausalLM.from_pretrained(**options, output_loading_info=True)
     check_whole(found["missing_keys"])
+    weights.set_positions(loaded.config)
     with torch.device("meta"):  # what was read from GGUF refuses to be saved: move its weights over
         model = transformers.AutoModelForCausalLM.from_config(loaded.config, dtype=loaded.dtype)
     model.load_state_dict(loaded.state_dict(), assign=True)

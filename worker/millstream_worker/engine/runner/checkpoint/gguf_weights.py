@@ -15,12 +15,14 @@ from gguf import GGMLQuantizationType, GGUFReader, ReaderTensor
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
+from millstream_worker.engine.runner.checkpoint.gguf_positions import set_positions
 from millstream_worker.engine.runner.quantization.gguf_blocks import KINDS, unpack
 from millstream_worker.engine.runner.quantization.packed import PackedWeights, named
 from millstream_worker.engine.runner.quantization.weight_codes import WeightCodes
 
-# Those whose weights are transformers' own, but for the order of queries and keys of the first.
+# Those whose weights are transformers' own, but for the order of Llama's queries and keys, and Gemma's norms.
 _ARCHITECTURES = {
+    "gemma3": gguf.MODEL_ARCH.GEMMA3,
     "llama": gguf.MODEL_ARCH.LLAMA,
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
@@ -84,6 +86,14 @@ class GGUFWeights:
         field = self._reader.get_field(key)
         return [] if field is None else [int(field.contents())]
 
+    def set_positions(self, config: PretrainedConfig) -> None:
+        """Completes the configuration that transformers read. Raises GGUFError for positions that are not
+        computed."""
+        try:
+            set_positions(config, self._reader, self._architecture)
+        except ValueError as error:
+            raise GGUFError(str(error)) from error
+
     def packed(self, config: PretrainedConfig) -> PackedWeights:
         """Raises GGUFError for a type that is not computed, and for a file that lacks weights."""
         codes: dict[str, WeightCodes] = {}
@@ -115,8 +125,10 @@ class GGUFWeights:
 
     def _in_order(self, tensor: ReaderTensor, config: PretrainedConfig) -> np.ndarray[Any, Any]:
         """Returns [outputs, ...], with the halves of heads that are rotated together one after the other:
-        llama.cpp has Llama's side by side."""
+        llama.cpp has Llama's side by side. Norms of Gemma are less by one than the file's."""
         data: np.ndarray[Any, Any] = tensor.data
+        if self._architecture == "gemma3" and tensor.name.endswith("norm.weight"):
+            return data - 1
         if self._architecture != "llama" or not any(part in tensor.name for part in _ROTATED):
             return data
         heads = config.num_attention_heads if "attn_q." in tensor.name else config.num_key_value_heads

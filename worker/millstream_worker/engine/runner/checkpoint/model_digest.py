@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream_worker.engine.runner.checkpoint.checkpoint import Checkpoint
+from millstream_worker.engine.runner.checkpoint.source_weights import weight_files
 
 DIGEST_HEX = 32
 _HEAD_BYTES = 16 * 2**20  # of a GGUF file, hashed whole: its metadata with vocabulary and template is there
@@ -68,7 +69,7 @@ def _weights(folder: Path) -> Iterator[bytes]:
     """
     tensors = sorted(
         (name, str(tensor["dtype"]), str(tensor["shape"]), file, start, end)
-        for file in folder.glob("*.safetensors")
+        for file in weight_files(folder)
         for name, tensor, (start, end) in _tensors(file)
     )
     whole = sum(end - start for *_, start, end in tensors)

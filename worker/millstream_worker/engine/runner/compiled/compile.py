@@ -21,6 +21,7 @@ from millstream_worker.engine.protocol.frames import Tried
 from millstream_worker.engine.runner.device import torch_internals
 from millstream_worker.engine.runner.device.transfer import settle
 from millstream_worker.engine.runner.linear.quantized_layers import without_rounding
+from millstream_worker.engine.runner.model.anatomy import Anatomy
 from millstream_worker.engine.runner.model.load import LoadedModel, occupy
 from millstream_worker.engine.runner.self_check.deviation import compare_logits
 from millstream_worker.engine.runner.self_check.findings import short
@@ -131,20 +132,38 @@ def _compile(loaded: LoadedModel, layers: Sequence[nn.Module], backend: Backend,
     """Returns the deviation. Raises Mismatch, or what the compiler raises."""
     torch.compiler.reset()
     torch.compiler.set_stance("default")
-    _share_code(layers)
+    _share_code(layers, loaded.anatomy)
     for tokens in _install(loaded, backend):
         _run_step(loaded, tokens)
     return max(_checked(loaded, *one) for one in expected.items())
 
 
-def _share_code(layers: Sequence[nn.Module]) -> None:
-    """Have layers of one class, which differ in weights alone, share their code."""
+def _share_code(layers: Sequence[nn.Module], anatomy: Anatomy) -> None:
+    """Have layers of one class, which differ in weights alone, share their code. One whose keys and values
+    others read has its own: shared code hands on nothing but its answer."""
+    sources = {spec.source for spec in anatomy.layer_specs} - {None}
+    read = {module for number, module in enumerate(anatomy.attention_modules) if number in sources}
     regions: dict[type[nn.Module], Any] = {}
     for layer in layers:
+        if not read.isdisjoint(layer.modules()):
+            continue
         kind = type(layer)
         if kind not in regions:
-            regions[kind] = torch.compiler.nested_compile_region(kind.forward)
+            regions[kind] = _region(kind.forward)
         layer.forward = types.MethodType(regions[kind], layer)
+
+
+def _region(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `forward` as code that layers share, also those that are given parts of one tensor: the code
+    would be for the place where a part begins."""
+    region = torch.compiler.nested_compile_region(forward)
+
+    def call(layer: nn.Module, *args: Any, **options: Any) -> Any:
+        parts = [isinstance(arg, Tensor) and not arg.is_contiguous() for arg in args]
+        args = tuple(arg.contiguous() if part else arg for arg, part in zip(args, parts, strict=True))
+        return region(layer, *args, **options)
+
+    return call
 
 
 def _install(loaded: LoadedModel, backend: Backend) -> Sequence[int]:

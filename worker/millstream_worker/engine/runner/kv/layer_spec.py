@@ -24,14 +24,18 @@ class LayerSpec:
     sinks: bool = False  # one learned logit per head joins the softmax and takes weight from the values
     group: int = 0  # which of the plan's block tables holds this layer
     kv_format: KVFormat = KVFormat.AS_COMPUTED
+    source: int | None = None  # the layer whose keys and values it reads; None: it stores its own
 
     @property
     def shape(self) -> LayerSpec:
         """Returns the layer without what does not matter for the indices and masks of a step."""
-        return replace(self, scale=1.0, softcap=None, sinks=False, kv_format=KVFormat.AS_COMPUTED)
+        form = KVFormat.AS_COMPUTED
+        return replace(self, scale=1.0, softcap=None, sinks=False, kv_format=form, source=None)
 
     def token_bytes(self, dtype: torch.dtype) -> int:
-        """Returns the bytes of one token's key and value, computed in `dtype`, with their scales."""
+        """Returns the bytes that it stores of one token: key and value, computed in `dtype`, and scales."""
+        if self.source is not None:
+            return 0
         return self.kv_heads * self.kv_format.token_bytes(self.key_dim, self.value_dim, dtype)
 
 

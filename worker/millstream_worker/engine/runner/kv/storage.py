@@ -6,19 +6,24 @@ block tables or hashes: whoever asks names blocks and slots.
     key_scales[layer]    [blocks, kv_heads, block_size, 2] bfloat16, of layers in INT8
     value_scales[layer]  [blocks, kv_heads, block_size, 1] bfloat16
 
+Those of a layer with a source are that layer's tensors.
+
 Heads come before tokens, so that one head's keys of a block are one contiguous piece: gathered per (row,
 head) they are the operand of a plain matrix product without another copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from millstream_worker.engine.runner.kv.kv_format import KEY_SCALES, VALUE_SCALES, KVFormat
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+
+Part = TypeVar("Part")
 
 
 def bytes_per_block(layers: Sequence[LayerSpec], block_size: int, dtype: torch.dtype) -> int:
@@ -43,10 +48,10 @@ class KVStorage:
         self.block_size = block_size
         self.dtype = dtype
         self.device = device
-        self.keys = [self._zeros(layer, layer.key_dim) for layer in layers]
-        self.values = [self._zeros(layer, layer.value_dim) for layer in layers]
-        self.key_scales = [self._scales(layer, KEY_SCALES) for layer in layers]
-        self.value_scales = [self._scales(layer, VALUE_SCALES) for layer in layers]
+        self.keys = self._of_layers(lambda layer: self._zeros(layer, layer.key_dim))
+        self.values = self._of_layers(lambda layer: self._zeros(layer, layer.value_dim))
+        self.key_scales = self._of_layers(lambda layer: self._scales(layer, KEY_SCALES))
+        self.value_scales = self._of_layers(lambda layer: self._scales(layer, VALUE_SCALES))
 
     @property
     def bytes_per_block(self) -> int:
@@ -68,9 +73,16 @@ class KVStorage:
         assert start == pages.shape[1], f"pages of {pages.shape[1]} bytes, blocks of {start}"
 
     def parts(self) -> list[Tensor]:
-        """All tensors, in the order in which a page holds them."""
-        scales = (*self.key_scales, *self.value_scales)
-        return [*self.keys, *self.values, *(part for part in scales if part is not None)]
+        """All tensors, each once, in the order in which a page holds them."""
+        of_layers = (self.keys, self.values, self.key_scales, self.value_scales)
+        stored = [number for number, layer in enumerate(self.layers) if layer.source is None]
+        return [part for parts in of_layers for number in stored if (part := parts[number]) is not None]
+
+    def _of_layers(self, make: Callable[[LayerSpec], Part]) -> list[Part]:
+        parts: list[Part] = []
+        for layer in self.layers:
+            parts.append(make(layer) if layer.source is None else parts[layer.source])
+        return parts
 
     def _zeros(self, layer: LayerSpec, dim: int) -> Tensor:
         shape = (self.blocks, layer.kv_heads, self.block_size, dim)

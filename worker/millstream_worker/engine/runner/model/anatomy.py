@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -17,7 +17,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.linear.quantized_layers import QuantizedLinear
-from millstream_worker.engine.runner.model.support import UnsupportedModel
+from millstream_worker.engine.runner.model_config.support import UnsupportedModel
 
 # Tensors, beside queries, keys and values, that modules may hand to an attention function.
 _KNOWN_TENSORS = {"s_aux", "position_ids", "cache_position"}
@@ -28,6 +28,7 @@ class Argument(Enum):
 
     TOKENS = auto()  # token ids [1, T]
     POSITIONS = auto()  # [1, T]
+    WANTED = auto()  # [L] the places whose logits are asked for
     OTHER = auto()  # one that the head computes, or a container of such
 
 
@@ -73,6 +74,8 @@ class _Attention:
 
     module: nn.Module
     spec: LayerSpec
+    key: Tensor
+    value: Tensor
     tensors: frozenset[str]  # names of the options that are tensors
 
 
@@ -83,8 +86,10 @@ def observe(model: PreTrainedModel, attention: str) -> Anatomy:
     tensors that the engine does not know."""
     tokens = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
     positions = torch.zeros_like(tokens)
+    wanted = tokens[0].clone()  # a number in its place has some models leave tokens out of their last layers
+    given = {id(tokens): Argument.TOKENS, id(positions): Argument.POSITIONS, id(wanted): Argument.WANTED}
     with _attentions_of(attention) as attentions, calls_of(model) as calls:
-        answer = model(input_ids=tokens, position_ids=positions, use_cache=False, logits_to_keep=1)
+        answer = model(input_ids=tokens, position_ids=positions, use_cache=False, logits_to_keep=wanted)
     _check(model, attentions)
     modules = tuple(attention.module for attention in attentions)
     return Anatomy(
@@ -92,7 +97,7 @@ def observe(model: PreTrainedModel, attention: str) -> Anatomy:
         layer_specs=tuple(attention.spec for attention in attentions),
         layers=layers_of(model, modules),
         siblings=siblings_of(model, calls),
-        body=_body(model, modules, calls, {id(tokens): Argument.TOKENS, id(positions): Argument.POSITIONS}),
+        body=_body(model, modules, calls, given),
         vocab_size=answer.logits.shape[-1],
         finite=torch.isfinite(answer.logits).all(),
     )
@@ -167,15 +172,18 @@ def _kind(layer: nn.Module) -> tuple[object, ...]:
 
 @contextlib.contextmanager
 def _attentions_of(name: str) -> Iterator[list[_Attention]]:
-    """Collects the calls of the attention function that is registered as `name`. It answers with the values'
-    mean, of no head or token in particular, which is not finite where something that it was given is not."""
+    """Collects the calls of the attention function that is registered as `name`; one with the keys and values
+    of an earlier one has that as its source. It answers with the values' mean, of no head or token in
+    particular, which is not finite where something that it was given is not."""
     calls: list[_Attention] = []
 
     def attend(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, **options: Any
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, **options: Any
     ) -> tuple[Tensor, None]:
         tensors = frozenset(name for name, option in options.items() if isinstance(option, Tensor))
-        calls.append(_Attention(module, _layer_spec(query, key, value, options), tensors))
+        earlier = (number for number, call in enumerate(calls) if call.key is key and call.value is value)
+        spec = replace(_layer_spec(query, key, value, options), source=next(earlier, None))
+        calls.append(_Attention(module, spec, key, value, tensors))
         _, heads, tokens, _ = query.shape
         mean = value.mean(1, keepdim=True) + 0 * (query.sum() + key.sum())
         return value.new_zeros(1, tokens, heads, value.shape[3]) + mean.transpose(1, 2), None
@@ -211,6 +219,10 @@ def _check(model: PreTrainedModel, attentions: Sequence[_Attention]) -> None:
         raise UnsupportedModel(
             f"{name} is not supported: {calls} calls of the attention interface by {callers} modules "
             f"in {layers} layers; it must be one a layer"
+        )
+    if not all(getattr(attention.module, "is_causal", True) for attention in attentions):
+        raise UnsupportedModel(
+            f"{name} is not supported: its tokens attend to those behind them (use_bidirectional_attention)"
         )
     tensors = {tensor for attention in attentions for tensor in attention.tensors}
     if unknown := sorted(tensors - _KNOWN_TENSORS):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from millstream_worker.engine.runner.model.anatomy import Argument, BodyCall
@@ -24,7 +25,8 @@ class Body:
             raise CannotCut("its layers are in no module of their own")
         everything = [*call.args, *call.options.values()]
         given = [arg for arg in everything if isinstance(arg, Argument)]
-        if sorted(arg.name for arg in given if arg is not Argument.OTHER) != ["POSITIONS", "TOKENS"]:
+        handed = {Argument.OTHER, Argument.WANTED}
+        if sorted(arg.name for arg in given if arg not in handed) != ["POSITIONS", "TOKENS"]:
             raise CannotCut("its head does not hand token ids and positions on as they are")
         if Argument.OTHER in given:
             raise CannotCut("its head computes something for its layers, in every step anew")
@@ -42,6 +44,8 @@ class Body:
         def own(arg: Any) -> Any:
             if arg is Argument.TOKENS:
                 return tokens[None]
+            if arg is Argument.WANTED:  # all: which of them the head is asked for is its own affair
+                return torch.arange(len(tokens), device=tokens.device)
             return positions[None] if arg is Argument.POSITIONS else arg
 
         call = self.call

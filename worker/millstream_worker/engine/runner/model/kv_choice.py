@@ -21,8 +21,10 @@ def in_format(kv_dtype: str, layers: Sequence[LayerSpec], config: PretrainedConf
     reason = _reason_against(layers, config)
     if reason is not None:
         raise ValueError(f"kv_dtype {kv_dtype!r}: {reason}; use 'auto'")
+    stored = [layer if layer.source is None else layers[layer.source] for layer in layers]
     return tuple(
-        layer if layer.window is not None else replace(layer, kv_format=KVFormat.INT8) for layer in layers
+        layer if where.window is not None else replace(layer, kv_format=KVFormat.INT8)
+        for layer, where in zip(layers, stored, strict=True)
     )
 
 

@@ -27,14 +27,15 @@ from millstream_worker.engine.runner.linear.replace import (
     weight_bytes,
     weight_count,
 )
-from millstream_worker.engine.runner.model import support
 from millstream_worker.engine.runner.model.anatomy import Anatomy, observe
 from millstream_worker.engine.runner.model.attention_choice import choose
 from millstream_worker.engine.runner.model.dtypes import check_weights
 from millstream_worker.engine.runner.model.kv_choice import in_format
 from millstream_worker.engine.runner.model.model_heads import ModelHeads
 from millstream_worker.engine.runner.model.packed_model import load_packed
-from millstream_worker.engine.runner.model.weights import check_finite, end_ids, load_config, load_weights
+from millstream_worker.engine.runner.model.weights import check_finite, load_weights
+from millstream_worker.engine.runner.model_config import support
+from millstream_worker.engine.runner.model_config.config_file import end_ids, load_config
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.quantization.packed import is_packed
 
@@ -112,20 +113,26 @@ def load_model(
     check_weights(weights, dtype, device, gpu)
     chosen = choose(attention, device, dtype, cache_dir, gpu, report, mark)
     report(LoadStep.WEIGHTS)
-    config = load_config(folder)
-    support.check(config)
+    whole = load_config(folder)
+    config = support.check(whole)
     context_length = support.context_length(config)
     eos_ids = end_ids(folder, config)
     AttentionInterface.register(ATTENTION, _attend)
     # In FP8 layers go to the GPU one by one: in the checkpoint's type the model may be too large for it.
     read_to = torch.device("cpu") if weights == "fp8" else device
+    half_line = ""
     if is_packed(Path(folder)):
         as_codes = weights == "auto" and device.type == "cpu"
         model, form = load_packed(
             folder, config, dtype, read_to, ATTENTION, mark, as_codes=as_codes, library=chosen.library
         )
     else:
-        model = load_weights(folder, config, dtype, read_to, ATTENTION, report, mark)
+        model, left_out = load_weights(folder, config, dtype, read_to, ATTENTION, report, mark, whole)
+        if config is not whole:
+            half_line = (
+                f"text half of {support.architecture(whole)}: {left_out} weights of its other parts are not "
+                "loaded"
+            )
         form = str(dtype).removeprefix("torch.")
     anatomy = observe(model, ATTENTION)
     if not anatomy.finite:
@@ -157,7 +164,7 @@ def load_model(
         weights=form,
         weight_bytes=held,
         device=device,
-        notes=(*([note] if note else []), attention_line, linear_layers, *kept, weight_line),
+        notes=(*filter(None, (half_line, note)), attention_line, linear_layers, *kept, weight_line),
         fallbacks=(attention_line,) if chosen.fallback else (),
     )
 
@@ -184,12 +191,12 @@ def occupy(module: nn.Module, attention: Attention) -> None:
 
 
 def _attend(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, **options: Any
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, **options: Any
 ) -> tuple[Tensor, None]:
     """Computes an attention module's call, [1, heads, T, head_dim] each; returns [1, T, heads, head_dim].
 
-    Transformers makes no mask, as no mask function has our name. But for the sinks, `options` are the
-    constants that were seen when the model was loaded.
+    Transformers makes no mask, as no mask function has our name; some modules hand that over by its name, and
+    not by its place. But for the sinks, `options` are the constants that were seen when the model was loaded.
     """
     query, key, value = query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1)
     sinks = options.get("s_aux")

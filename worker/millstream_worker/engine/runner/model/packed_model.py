@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from millstream_worker.engine.runner.linear.quantized_layers import QuantizedEmbedding, QuantizedLinear
-from millstream_worker.engine.runner.model.support import UnsupportedModel
+from millstream_worker.engine.runner.model_config.support import UnsupportedModel
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.quantization.codes import Codes, in_panels
 from millstream_worker.engine.runner.quantization.packed import PackedWeights, read_packed
@@ -37,12 +37,11 @@ def load_packed(
     weights = read_packed(Path(folder))
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
-    if as_codes:
-        _put_codes(model, weights, dtype, library, mark)
+    plain = [*weights.codes] if not as_codes else _put_codes(model, weights, dtype, library, mark)
     state: dict[str, Tensor] = {name: tensor.to(dtype) for name, tensor in weights.others.items()}
-    for name, weight in weights.codes.items() if not as_codes else ():
+    for name in plain:
         mark()
-        state[name] = weight.dequantized(dtype, device)
+        state[name] = weights.codes[name].dequantized(dtype, device)
     model.load_state_dict(state, strict=False, assign=True)
     if not isinstance(model.get_output_embeddings(), QuantizedLinear):
         model.tie_weights()
@@ -57,18 +56,24 @@ def _put_codes(
     dtype: torch.dtype,
     library: Library | None,
     mark: Callable[[], None],
-) -> None:
-    """In place of the modules that have them; a head that is tied gets the embedding's."""
+) -> list[str]:
+    """Puts codes in place of the modules that have them; a head that is tied gets the embedding's. Returns
+    the names of those left: an embedding of a kind that computes more than looking up."""
+    left: list[str] = []
     embedding = model.get_input_embeddings()
     tied = model.config.tie_word_embeddings
     for name, weight in weights.codes.items():
         mark()
         place, codes = name.removesuffix(".weight"), in_panels(weight)
         module = model.get_submodule(place)
-        model.set_submodule(place, _quantized(module, codes, dtype, library, name))
+        if module is embedding and type(module) is not nn.Embedding:
+            left.append(name)
+        else:
+            model.set_submodule(place, _quantized(module, codes, dtype, library, name))
         if tied and module is embedding:
             head = model.get_submodule(_HEAD.removesuffix(".weight"))
             model.set_output_embeddings(_quantized(head, codes, dtype, library, _HEAD))
+    return left
 
 
 def _quantized(

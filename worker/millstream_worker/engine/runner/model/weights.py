@@ -1,21 +1,19 @@
-"""Reads a model's folder: configuration, weights, end tokens. What is missing or does not fit is named;
-nothing is made up. Knows transformers' loading; knows nothing of attention.
+"""Reads the weights of a model's folder. What is missing or does not fit is named; nothing is made up. Knows
+transformers' loading; knows nothing of attention.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import chain
+from math import prod
+from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
     modeling_utils,
@@ -23,20 +21,12 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from millstream_worker.engine.protocol.frames import LoadStep
-from millstream_worker.engine.runner.model.support import UnsupportedModel
+from millstream_worker.engine.runner.checkpoint.source_weights import open_weights
+from millstream_worker.engine.runner.kv.pool_size import free_bytes
+from millstream_worker.engine.runner.model_config.support import UnsupportedModel
+from millstream_worker.engine.runner.model_config.text_half import text_class, text_names, tie_as_stored
 
 _TELL_S = 1.0  # between two reports of how far reading is
-_BAD_CONFIG = (  # unknown model_type, code of its own; values that are missing, wrong or of another type
-    ValueError, LookupError, TypeError, AttributeError, ArithmeticError, StrictDataclassError,
-)  # fmt: skip
-
-
-def load_config(folder: str) -> PretrainedConfig:
-    """The folder's configuration; `UnsupportedModel` for one that transformers cannot make sense of."""
-    try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except _BAD_CONFIG as error:
-        raise UnsupportedModel(f"{folder}: config.json: {' '.join(str(error).split())}") from error
 
 
 def load_weights(
@@ -47,19 +37,23 @@ def load_weights(
     attention: str,
     report: Callable[[str], None],
     mark: Callable[[], None],
-) -> PreTrainedModel:
-    """The model in evaluation mode, its attention modules calling the function registered as `attention`;
-    `mark` is called with each weight, `report` from time to time. Raises `UnsupportedModel` where weights are
-    missing or do not fit."""
-    with _progress_to(report, mark), _segments_of_their_own():
-        model, found = AutoModelForCausalLM.from_pretrained(
-            folder,
+    whole: PretrainedConfig,
+) -> tuple[PreTrainedModel, int]:
+    """Returns the model in evaluation mode, its attention modules calling the function registered as
+    `attention`, and the number of weights that are not its own. `config`: the checkpoint's configuration, or
+    its text half's; `whole`: the checkpoint's. `mark` is called with each weight, `report` from time to time.
+    Raises `UnsupportedModel` where weights are missing or do not fit, or are more than the free memory."""
+    with _progress_to(report, mark), _segments_of_their_own(), open_weights(Path(folder)) as stored:
+        names = {name: name for name in stored} if whole is config else text_names(stored)
+        if whole is not config:
+            tie_as_stored(config, whole, names.values())
+        check_memory([stored[name].get_shape() for name in names], dtype, device)
+        model, found = text_class(config, whole).from_pretrained(
+            None,
             config=config,
+            state_dict={own: stored[name] for name, own in names.items()},
             dtype=dtype,
             attn_implementation=attention,
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # to name them: its own error only points to a report in the log
             device_map=None if device.type == "cpu" else {"": device},
@@ -76,7 +70,18 @@ def load_weights(
     for module in model.modules():
         if isinstance(module, PreTrainedModel):  # some look for padding in each step, and wait for the device
             module.warn_if_padding_and_no_attention_mask = lambda *_: None
-    return model.eval()
+    return model.eval(), len(stored) - len(names)
+
+
+def check_memory(shapes: Iterable[Sequence[int]], dtype: torch.dtype, device: torch.device) -> None:
+    """Raises `UnsupportedModel` where weights of these shapes are more than the memory that is free."""
+    needed, free = sum(map(prod, shapes)) * dtype.itemsize, free_bytes(device)
+    if needed > free:
+        name = str(dtype).removeprefix("torch.")
+        raise UnsupportedModel(
+            f"its weights take {needed / 1e9:,.1f} GB in {name}, and {free / 1e9:,.1f} GB are free on "
+            f"{device.type}: use a smaller model, or a GGUF file with fewer bits, or free memory"
+        )
 
 
 def check_finite(folder: str, model: PreTrainedModel) -> None:
@@ -88,23 +93,6 @@ def check_finite(folder: str, model: PreTrainedModel) -> None:
                 f"{folder}: {name} has values that are not finite, with which every answer is noise; fetch "
                 "the weights and config.json anew"
             )
-
-
-def end_ids(folder: str, config: PretrainedConfig) -> tuple[int, ...]:
-    """End tokens of the generation configuration, then of the model's, without repetition. Raises
-    `UnsupportedModel` for one that is no token of the model."""
-    named: list[int | list[int] | None] = [config.get_text_config().eos_token_id]
-    with contextlib.suppress(OSError):  # a model need not have one
-        named.insert(0, GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id)
-    lists = [ids if isinstance(ids, list) else [ids] for ids in named if ids is not None]
-    found = tuple(dict.fromkeys(token for ids in lists for token in ids))
-    size = config.get_text_config().vocab_size
-    if beyond := [token for token in found if not 0 <= token < size]:
-        raise UnsupportedModel(
-            f"{folder}: eos_token_id {beyond[0]} is none of the model's {size} tokens (vocab_size), so that "
-            "its answers would not end by it; correct config.json or generation_config.json"
-        )
-    return found
 
 
 @contextlib.contextmanager

@@ -79,8 +79,9 @@ class Codes:
 def in_panels(weight: WeightCodes) -> Codes:
     """Returns the same weight in the CPU's layout, in memory of its own."""
     outputs = len(weight.codes)
-    padded = functional.pad(weight.codes, (0, 0, 0, 0, 0, -outputs % PANEL))
-    codes = padded.reshape(-1, PANEL, *padded.shape[1:]).transpose(1, 2).contiguous()
+    words = weight.codes.contiguous().view(torch.int32).squeeze(-1)  # four bytes move as one
+    panels = _beside(words).view(weight.codes.dtype)
+    codes = panels.reshape(*panels.shape[:2], PANEL, -1)
     offsets = None if weight.offsets is None else _beside(weight.offsets)
     return Codes(codes, _beside(weight.scales), offsets, outputs, weight.inputs)
 
@@ -129,6 +130,6 @@ def _quantized(weight: Tensor) -> Codes:
 
 
 def _beside(numbers: Tensor) -> Tensor:
-    """[panels, groups, 16] of [outputs, groups]"""
+    """Returns [panels, n, 16] of [outputs, n]."""
     padded = functional.pad(numbers, (0, 0, 0, -numbers.shape[0] % PANEL))
     return padded.reshape(-1, PANEL, padded.shape[1]).transpose(1, 2).contiguous()

@@ -35,20 +35,20 @@ def check_attention(
     steps, blocks = attention_steps(block_size, contexts)
     worst = 0.0
     for kind in _checked_kinds(layers, max(contexts)):
-        storage, exact = (
-            KVStorage([kind], blocks, block_size, one, device) for one in (dtype, torch.float32)
-        )
+        both = [kind] if kind.source is None else [replace(kind, source=None), kind]
+        storage, exact = (KVStorage(both, blocks, block_size, one, device) for one in (dtype, torch.float32))
         about = named(kind, dtype)
         backend, reference = backend_over(storage), TorchAttention(exact)
         random = torch.Generator().manual_seed(0)
         for plan in steps:
             backend.begin(plan)
             reference.begin(plan)
-            query, key, value, sinks = random_inputs(kind, plan.token_count, dtype, device, random)
-            got = backend.attend(0, query, key, value, sinks)
-            with exact_products():
-                want = reference.attend(0, query.float(), key.float(), value.float(), sinks)
-            worst = max(worst, compare(got, want, f"attention of {about}", TOLERANCE[dtype]))
+            for layer in range(len(both)):  # the second one reads what the first has stored
+                query, key, value, sinks = random_inputs(kind, plan.token_count, dtype, device, random)
+                got = backend.attend(layer, query, key, value, sinks)
+                with exact_products():
+                    want = reference.attend(layer, query.float(), key.float(), value.float(), sinks)
+                worst = max(worst, compare(got, want, f"attention of {about}", TOLERANCE[dtype]))
             mark()
         for stored, right in zip(storage.parts(), exact.parts(), strict=True):
             if not torch.equal(stored.float(), right):
@@ -90,17 +90,21 @@ def random_inputs(
 
 def _checked_kinds(layers: Sequence[LayerSpec], longest: int) -> list[LayerSpec]:
     """Each kind; beside one whose window is at least as long as the longest context, which it never cuts, the
-    same with a short one."""
+    same with a short one; and the first layer that reads another's keys and values."""
     kinds = kinds_of(layers)
     copies = [replace(kind, window=_SHORT_WINDOW) for kind in kinds if (kind.window or 0) >= longest]
-    return list(dict.fromkeys((*kinds, *copies)))
+    readers = [replace(layer, group=0, source=0) for layer in layers if layer.source is not None]
+    return list(dict.fromkeys((*kinds, *copies, *readers[:1])))
 
 
 def kinds_of(layers: Sequence[LayerSpec]) -> list[LayerSpec]:
-    """One layer of each kind, in the first group."""
-    return list(dict.fromkeys(replace(layer, group=0) for layer in layers))
+    """One layer of each kind, in the first group, with keys and values of its own."""
+    return list(dict.fromkeys(replace(layer, group=0, source=None) for layer in layers))
 
 
 def named(kind: LayerSpec, dtype: torch.dtype) -> str:
     window = f", window {kind.window}" if kind.window else ""
-    return f"{kind.heads} heads ({kind.kv_heads} KV) of {kind.key_dim}{window}, {kv_name([kind], dtype)}"
+    read = "" if kind.source is None else ", on keys and values of another layer"
+    return (
+        f"{kind.heads} heads ({kind.kv_heads} KV) of {kind.key_dim}{window}, {kv_name([kind], dtype)}{read}"
+    )

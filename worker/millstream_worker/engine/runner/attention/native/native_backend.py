@@ -59,12 +59,16 @@ class NativeAttention:
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None
     ) -> Tensor:
         dtype, spec = self._storage.dtype, self._storage.layers[layer]
-        query, key, value = _rows(query, dtype), _rows(key, dtype), _rows(value, dtype)
-        out = intercept.empty(value, len(query), spec.heads, spec.value_dim)
+        query = _rows(query, dtype)
+        new: tuple[Tensor | None, Tensor | None] = None, None
+        strides = *query.stride()[:2], 0, 0, 0, 0
+        if spec.source is None:
+            new = key, value = _rows(key, dtype), _rows(value, dtype)
+            strides = *query.stride()[:2], *key.stride()[:2], *value.stride()[:2]
+        out = intercept.empty(query, len(query), spec.heads, spec.value_dim)
         sinks = None if sinks is None else sinks.to(torch.float32).contiguous()
         addresses = self._addresses[layer], self._step_addresses[layer]
-        strides = *query.stride()[:2], *key.stride()[:2], *value.stride()[:2]
-        intercept.call(self._attend[layer], (query, key, value, sinks, out), *addresses, *strides)
+        intercept.call(self._attend[layer], (query, *new, sinks, out), *addresses, *strides)
         return out
 
     def _layer_numbers(self, layer: int) -> LayerNumbers:

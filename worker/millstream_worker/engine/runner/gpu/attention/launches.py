@@ -17,6 +17,7 @@ from millstream_worker.engine.runner.gpu.attention.store import store_kernel
 from millstream_worker.engine.runner.gpu.attention.tile_sizes import (
     LEAST_DOT,
     NARROW_HEAD,
+    WIDE_HEAD,
     head_bytes,
     padded,
     tile_rows,
@@ -100,7 +101,7 @@ class LayerLaunch:
         """Returns the keys of a turn: as many as a processor's shared memory holds several times over,
         queries beside them. Of codes it is half as many: they are widened in registers, of which twice as
         many were too many for a tile."""
-        keys = 64 if self._head_bytes <= NARROW_HEAD else 32 if self._head_bytes <= 512 else 16
+        keys = 64 if self._head_bytes <= NARROW_HEAD else 32 if self._head_bytes <= WIDE_HEAD else 16
         return max(LEAST_DOT, keys // 2) if self._int8 else keys
 
     @property
@@ -116,13 +117,16 @@ class LayerLaunch:
 
     def tile(self, members: int) -> dict[str, int]:
         """Returns the sizes of a kernel whose programs compute `members` rows or tokens. In float32 four
-        warps had too few registers for a tile: each thread spilled 17 KB. In others wide heads leave no room
-        for keys loaded ahead. Turns of codes hold half as many keys: more of them are loaded ahead."""
+        warps had too few registers for a tile: each thread spilled 17 KB; as in 16 bits where heads are 512
+        wide. In others wide heads leave no room for keys loaded ahead. Turns of codes hold half as many keys:
+        more of them are loaded ahead, but for heads 512 wide."""
         rows, float32 = padded(members * self.group, LEAST_DOT), self.query.dtype == torch.float32
+        widest = self._head_bytes > WIDE_HEAD
+        ahead = 2 if widest else 4  # of codes
         return {
             "ROWS": rows,
-            "num_warps": 8 if float32 or rows > 64 else 4,
-            "num_stages": 4 if self._int8 else 3 if float32 or self._head_bytes <= NARROW_HEAD else 2,
+            "num_warps": 8 if float32 or rows > 64 or widest else 4,
+            "num_stages": ahead if self._int8 else 3 if float32 or self._head_bytes <= NARROW_HEAD else 2,
         }
 
     def partials(self, count: int) -> tuple[Tensor, Tensor]:
@@ -136,8 +140,9 @@ class LayerLaunch:
 
 
 def store(launch: LayerLaunch, key: Tensor, value: Tensor) -> None:
-    """Stores keys and values. It runs first: it answers for tokens that have no place."""
-    store_kernel[len(key), launch.spec.kv_heads](
+    """Stores keys and values, if the layer has its own. It runs first: it answers for tokens that have no
+    place."""
+    store_kernel[len(launch.query), launch.spec.kv_heads](
         key,
         value,
         *launch.cache,
@@ -149,6 +154,7 @@ def store(launch: LayerLaunch, key: Tensor, value: Tensor) -> None:
         KV_HEADS=launch.spec.kv_heads,
         GROUP=launch.group,
         **launch.sizes,
+        STORES=launch.spec.source is None,
         num_warps=1,  # a program has two vectors: more of them are under way at a time
         enable_fp_fusion=False,  # else codes are not those of PyTorch, to the last bit
     )

@@ -40,6 +40,7 @@ def store_kernel(
     PAD_VALUE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     INT8: tl.constexpr,
+    STORES: tl.constexpr,  # else the keys and values are those of a layer before it
 ):
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1).to(tl.int64)
@@ -50,6 +51,8 @@ def store_kernel(
             answer = out + ((token * KV_HEADS + head) * GROUP + member) * VALUE_DIM
             zeros = tl.zeros([PAD_VALUE], out.dtype.element_ty)
             tl.store(answer + place, zeros, mask=place < VALUE_DIM)
+        return
+    if not STORES:
         return
     row = (slot // BLOCK_SIZE * KV_HEADS + head) * BLOCK_SIZE + slot % BLOCK_SIZE
     place = tl.arange(0, PAD_KEY)

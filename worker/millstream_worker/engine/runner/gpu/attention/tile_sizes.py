@@ -7,7 +7,7 @@ from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 LEAST_DOT = 16  # sides of a tensor core's matrix product
 TILE_QUERIES = 64  # query heads of a tile, of several rows that share keys
 PREFILL_QUERIES = 128  # of several tokens of a row
-NARROW_HEAD = 256  # bytes of a head's key or value
+NARROW_HEAD, WIDE_HEAD = 256, 512  # bytes of a head's key or value
 
 
 def tile_rows(spec: LayerSpec, itemsize: int) -> int:

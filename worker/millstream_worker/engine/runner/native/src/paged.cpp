@@ -200,13 +200,14 @@ void attend(const Layer& layer, const Step& step, const Strided<typename P::Stor
             const Strided<typename P::Stored>& key, const Strided<typename P::Stored>& value,
             const float* sinks, typename P::Stored* out) {
     if (step.tokens == 0) return;
-    in_spans(step.tokens, step.threads, [&](Span tokens) {
+    const auto store = [&](Span tokens) {
         for (int token = int(tokens.first); token < tokens.end; ++token) {
             const int64_t slot = step.slots[token];
             put<C>(key, layer.keys, layer.key_scales, layer.key_dim, layer, slot, token);
             put<C>(value, layer.values, layer.value_scales, layer.value_dim, layer, slot, token);
         }
-    });
+    };
+    if (key.data) in_spans(step.tokens, step.threads, store);  // else they are a layer's before it
     const int heads = step.piece_count * layer.kv_heads;
     one_by_one((heads + step.together - 1) / step.together, step.threads, [&](int64_t some) {
         const int first = int(some) * step.together;

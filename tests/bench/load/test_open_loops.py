@@ -1,20 +1,24 @@
-"""The open loop against an engine: a slow one changes nothing of when requests come."""
+"""Open loops, against an engine and through the queue: a slow one, and clients that wait, change nothing of
+when requests come."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pytest
 from ops.bench.load.arrivals import Arrival, Served
 from ops.bench.load.engine import drive
+from ops.bench.load.queue import Clock
+from ops.bench.load.queue import drive as drive_queue
 
 from millstream_worker.engine.protocol.outputs import EngineStats, Step
 from millstream_worker.engine.protocol.request import EngineRequest
 
 
 @dataclass
-class Clock:
+class Time:
     now: float = 100.0
     slept: list[float] = field(default_factory=list)
 
@@ -25,12 +29,17 @@ class Clock:
         self.slept.append(seconds)
         self.now += seconds
 
+    async def pass_on(self, seconds: float) -> None:
+        until = self.now + seconds
+        await asyncio.sleep(0)
+        self.now = max(self.now, until)
+
 
 @dataclass
 class SlowEngine:
     """One row at a time, one token a second."""
 
-    clock: Clock
+    clock: Time
     waiting: list[EngineRequest] = field(default_factory=list)
     left: dict[int, int] = field(default_factory=dict)
     added_at: list[float] = field(default_factory=list)
@@ -60,7 +69,7 @@ class SlowEngine:
 
 @pytest.fixture
 def engine() -> SlowEngine:
-    return SlowEngine(Clock())
+    return SlowEngine(Time())
 
 
 def arrivals(*times: float, tokens: int = 2) -> list[Arrival]:
@@ -92,3 +101,51 @@ def test_what_is_left_at_the_limit_is_aborted(engine: SlowEngine) -> None:
     assert served[1].first_s == pytest.approx(4.0)
     assert engine.idle
     assert len(engine.added_at) == 2
+
+
+# --- through the queue
+
+ARRIVALS = [Arrival(at, (1,), 1) for at in (0.0, 1.0, 2.5)]
+
+
+async def test_requests_come_when_due_though_none_was_answered() -> None:
+    time, begun, all_there = Time(0.0), [], asyncio.Event()
+
+    async def serve(arrival: Arrival, served: Served, now: Clock) -> None:
+        begun.append(now())
+        if len(begun) == len(ARRIVALS):
+            all_there.set()
+        await all_there.wait()
+        served.end_s = now()
+
+    served = await drive_queue(serve, ARRIVALS, limit_s=30, clock=time, sleep=time.pass_on)
+    assert begun == pytest.approx([0.0, 1.0, 2.5])
+    assert [one.due_s for one in served] == [0.0, 1.0, 2.5]
+    assert [one.end_s for one in served] == pytest.approx([2.5] * 3)
+
+
+async def test_a_late_generator_makes_up_for_it() -> None:
+    """It was held up for two seconds: what had been due then comes at once, with its own arrival."""
+    time, begun = Time(0.0), []
+
+    async def serve(arrival: Arrival, served: Served, now: Clock) -> None:
+        begun.append(now())
+        time.now = max(time.now, 2.0)
+
+    served = await drive_queue(serve, ARRIVALS, limit_s=30, clock=time, sleep=time.pass_on)
+    assert begun[1:] == pytest.approx([2.0, 2.5])
+    assert [one.due_s for one in served] == [0.0, 1.0, 2.5]
+
+
+async def test_what_has_not_ended_in_time_is_cut_off() -> None:
+    time, cut = Time(0.0), []
+
+    async def serve(arrival: Arrival, served: Served, now: Clock) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cut.append(arrival.at_s)
+
+    served = await drive_queue(serve, ARRIVALS, limit_s=0.05, clock=time, sleep=time.pass_on)
+    assert sorted(cut) == [0.0, 1.0, 2.5]
+    assert [one.end_s for one in served] == [None] * 3

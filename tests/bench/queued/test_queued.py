@@ -1,0 +1,58 @@
+"""What surrounds a run through the queue: a worker's flags, a table's row, events counted as bytes come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ops.bench.engines.adapters import Setup
+from ops.bench.measures import Run, Timing
+from ops.bench.queued import comparison
+from ops.bench.queued.comparison import Queued
+from ops.bench.queued.counted_stream import CountedStream, StreamFailed
+from ops.bench.queued.stack import worker_flags
+
+from millstream_worker.settings import load
+
+HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+CHUNKS = b'20\r\ndata: {"a": 1}\n\ndata: {"b": 2}\n\n\r\n8\r\n: ping\n\n\r\ne\r\ndata: [DONE]\n\n\r\n'
+
+
+def test_the_worker_gets_the_engine_settings_as_valid_flags(tiny: Path) -> None:
+    settings = "prefix_cache=off,shared_attention=on,compile_model=off"
+    setup = Setup(str(tiny), "cpu", 1, 64, kv_tokens=1024, longest_row=16, rows=3, settings=settings)
+    chosen = load(worker_flags(setup, "redis://127.0.0.1", tiny))
+    assert (chosen.prefix_cache, chosen.shared_attention, chosen.compile_model) == (False, True, "off")
+    assert (chosen.max_rows, chosen.threads) == (256, 1)
+
+
+def test_a_row_compares_the_best_of_either_side() -> None:
+    alone = [Run(seconds, (Timing(0.1, seconds, 100),)) for seconds in (2.0, 1.0)]
+    around = [
+        Queued(Run(seconds, (Timing(0.3, seconds, 100),)), {"engine": seconds, "front": 9.0})
+        for seconds in (1.25, 5.0)
+    ]
+    line = comparison.row("tiny14m A", alone, around, least_s=0.5)
+    assert line == "| tiny14m A | 100 | 80 | 80.0% | 200 | 0.30/0.30 | front 9.0, engine 1.2 of 1.2 s |"
+
+
+def heard(*parts: bytes) -> CountedStream:
+    stream = CountedStream()
+    for part in parts:
+        stream.data_received(part)
+    return stream
+
+
+async def test_events_are_counted_wherever_the_bytes_are_cut() -> None:
+    whole = HEAD + CHUNKS
+    for cut in range(len("HTTP/1.1 200 "), len(whole)):
+        stream = heard(whole[:cut], whole[cut:])
+        assert (stream.events, stream.ended.done()) == (3, True), cut
+        await stream.first
+    assert heard(HEAD, *(bytes([byte]) for byte in CHUNKS)).events == 3
+
+
+async def test_a_refused_request_and_a_stream_error_are_not_events() -> None:
+    for sent in (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", HEAD + b'15\r\ndata: {"error": {}}\n\n\r\n'):
+        with pytest.raises(StreamFailed):
+            await heard(sent).ended

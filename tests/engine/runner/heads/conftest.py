@@ -1,9 +1,0 @@
-"""Heads on the CPU."""
-
-from __future__ import annotations
-
-import pytest
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(one_thread: None) -> None: ...

@@ -1,0 +1,98 @@
+"""What is said of models as they are published, by config.json alone: one line each, with a way out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream_worker.engine.runner.model_config.config_file import load_config
+from millstream_worker.engine.runner.model_config.support import UnsupportedModel, check
+
+_FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+_PACKED = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}}
+_NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+_AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128}
+_GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+_BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+_RUNS = ""
+_STATE = "keeps state beside keys and values"
+_NEW = "is newer than transformers"
+
+# Type, architecture, quantisation; words of the refusal.
+MODELS: list[tuple[str, str, dict[str, Any] | None, str]] = [
+    ("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", None, f"{_STATE}; of its kind runs qwen3"),
+    ("qwen3_5", "Qwen3_5ForConditionalGeneration", None, f"{_STATE}; of its kind runs qwen3"),
+    ("qwen3_vl", "Qwen3VLForConditionalGeneration", None, _RUNS),
+    ("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", None, _RUNS),
+    ("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", _AWQ, "quantised weights (awq)"),
+    ("qwen3", "Qwen3ForCausalLM", _FP8, "quantised weights (fp8)"),
+    ("qwen3", "Qwen3ForCausalLM", _AWQ, "quantised weights (awq)"),
+    ("gemma3", "Gemma3ForConditionalGeneration", None, _RUNS),
+    ("gemma3n", "Gemma3nForConditionalGeneration", None, _RUNS),
+    ("gemma4", "Gemma4ForConditionalGeneration", None, _RUNS),
+    ("gpt_oss", "GptOssForCausalLM", {"quant_method": "mxfp4"}, "quantised weights (mxfp4)"),
+    ("mistral3", "Mistral3ForConditionalGeneration", _FP8, "quantised weights (fp8)"),
+    ("mistral3", "Mistral3ForConditionalGeneration", None, _RUNS),
+    ("lfm2", "Lfm2ForCausalLM", None, _STATE),
+    ("lfm2_moe", "Lfm2MoeForCausalLM", None, _STATE),
+    ("lfm2_vl", "Lfm2VlForConditionalGeneration", None, _STATE),
+    (
+        "nemotron_h",
+        "NemotronHForCausalLM",
+        None,
+        f"{_STATE} (state-space or convolution layers); of its kind runs",
+    ),
+    ("nemotron_h", "NemotronHForCausalLM", _NVFP4, _STATE),
+    ("granitemoehybrid", "GraniteMoeHybridForCausalLM", None, "of its kind runs granite"),
+    ("glm4_moe_lite", "Glm4MoeLiteForCausalLM", None, _RUNS),
+    ("deepseek_v32", "DeepseekV32ForCausalLM", _FP8, "selects or compresses the keys"),
+    ("llama4", "Llama4ForConditionalGeneration", None, "of its kind runs llama"),
+    ("llama", "LlamaForCausalLM", _PACKED, "quantised weights (compressed-tensors)"),
+    ("llama", "LlamaForCausalLM", _GPTQ, "quantised weights (gptq)"),
+    ("llama", "LlamaForCausalLM", _BNB, "quantised weights (bitsandbytes)"),
+    ("llama", "LlamaForCausalLM", {}, _RUNS),  # null in the file
+    ("granite_docling", "GraniteDoclingForConditionalGeneration", None, _RUNS),
+    ("smolvlm", "SmolVLMForConditionalGeneration", None, _RUNS),
+    ("internvl", "InternVLForConditionalGeneration", None, _RUNS),
+    ("kimi_linear", "KimiLinearForCausalLM", None, "of its kind runs deepseek_v3"),
+    ("lighton_ocr", "LightOnOcrForConditionalGeneration", None, _RUNS),
+    ("paddleocr_vl", "PaddleOCRVLForConditionalGeneration", None, _RUNS),
+    ("aya_vision", "AyaVisionForConditionalGeneration", None, "scales its logits otherwise"),
+    ("mllama", "MllamaForConditionalGeneration", None, "from inside its text layers (cross-attention)"),
+    ("diffusion_gemma", "DiffusionGemmaForBlockDiffusion", None, "by diffusion"),
+    ("whisper", "WhisperForConditionalGeneration", None, "encoder-decoder"),
+    ("xlm-roberta", "XLMRobertaModel", None, "reads its input and continues no text: it makes embeddings"),
+    ("qwen5", "Qwen5ForCausalLM", None, _NEW),
+    ("minicpmv", "MiniCPMV", None, _NEW),
+]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "architecture", "quantisation", "words"),
+    MODELS,
+    ids=[
+        f"{kind}-{(quantised or {}).get('quant_method', number)}"
+        for number, (kind, _, quantised, _) in enumerate(MODELS)
+    ],
+)
+def test_a_published_model_runs_or_is_told_why_not(
+    model_type: str, architecture: str, quantisation: dict[str, Any] | None, words: str, tmp_path: Path
+) -> None:
+    config: dict[str, Any] = {"model_type": model_type, "architectures": [architecture]}
+    if quantisation is not None:
+        config["quantization_config"] = quantisation or None
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if words == _RUNS:
+        check(load_config(str(tmp_path)))
+        return
+    with pytest.raises(UnsupportedModel) as caught:
+        check(load_config(str(tmp_path)))
+    said = str(caught.value)
+    assert words in said
+    assert "\n" not in said
+    assert len(said) <= 300
+    assert said.startswith((architecture, model_type))
+    assert "--models" in said or "use one" in said, "no way out"
