@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from support.models import checkpoints
-from transformers import AutoModelForCausalLM
+from transformers import LlamaForCausalLM
 
 from millstream_worker.engine.assembly import build, checked_model, chosen_device
 from millstream_worker.engine.process import CannotLoad
@@ -94,7 +94,7 @@ def test_a_model_that_does_not_fit(config: EngineConfig, monkeypatch: pytest.Mon
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nand a table")
 
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", full)
+    monkeypatch.setattr(LlamaForCausalLM, "from_pretrained", full)
     message = why(config)
     assert "does not fit on device 'cpu': CUDA out of memory. Tried to allocate 2.00 GiB." in message
     assert "\n" not in message

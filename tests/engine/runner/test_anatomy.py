@@ -112,6 +112,15 @@ def test_the_attention_function_is_registered_as_before(load: Load) -> None:
     assert AttentionInterface()[ATTENTION] is registered
 
 
+def test_keys_that_anothers_window_has_dropped_are_not_read(load: Load) -> None:
+    loaded = load("gemma4_text")
+    modules = zip(loaded.anatomy.attention_modules, loaded.anatomy.layer_specs, strict=True)
+    reader = next(module for module, spec in modules if spec.source is not None and spec.window)
+    reader.sliding_window = 99  # type: ignore[assignment]  # a number of transformers' own
+    with pytest.raises(UnsupportedModel, match="layers read keys that another's window has dropped"):
+        observe_again(loaded)
+
+
 def test_layers_are_one_list_with_one_attention_module_each() -> None:
     attentions = [nn.Identity() for _ in range(4)]
     pairs = nn.ModuleList(nn.Sequential(*attentions[start : start + 2]) for start in (0, 2))

@@ -38,7 +38,8 @@ ALIKE = {
     *("granitemoe", "helium", "hunyuan_v1_dense", "minimax_m2", "ministral", "ministral3", "nanochat"),
     *("olmo2", "phi3", "qwen2", "qwen2_moe", "seed_oss", "solar_open", "starcoder2", "vaultgemma", "youtu"),
     *("axk1", "bitnet", "cohere2_moe", "exaone_moe", "glm4_moe_lite", "granite_swa", "granitemoe_swa"),
-    *("hy_v3", "hyperclovax", "internlm3", "iquestcoder", "mellum", "persimmon"),
+    *("beam", "flint", "gemma4-experts", "hy_v3", "hyperclovax", "internlm3", "iquestcoder", "mellum"),
+    *("mimo_v2_flash", "persimmon"),
 }
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -89,29 +88,13 @@ def run(loaded: LoadedModel, prepare: Callable[[Runner], None] = lambda runner: 
     return serve(loaded, [(2 * request.handle, request) for request in requests], blocks=200, prepare=prepare)
 
 
-@pytest.mark.parametrize("attention_name", ["torch"])
-def test_pytorchs_attention_gives_the_tokens_of_generate(
-    load: Load, checkpoint: Callable[[str], Path]
-) -> None:
-    with checkpoints.quiet():
-        plain = checkpoints.plain(checkpoint("gemma4_text"))
-        prompts = [list(range(5 + handle, 12 + 2 * handle)) for handle in range(6)]
-        want = [checkpoints.generate(plain, prompt, 5 + 4 * row) for row, prompt in enumerate(prompts)]
-    assert [run(load("gemma4_text")).tokens[row] for row in range(6)] == want
-
-
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
-@pytest.mark.parametrize(
-    "changes", [{"kv_memory": "24KiB", "host_swap": "1MiB"}, {"max_step_tokens": 7}], ids=str
-)
-def test_tokens_do_not_depend_on_the_way(
-    kv_dtype: str, changes: dict[str, Any], checkpoint: Callable[[str], Path]
-) -> None:
-    """Blocks that come back from host memory hold what all their layers read."""
+def test_tokens_do_not_depend_on_the_way(kv_dtype: str, checkpoint: Callable[[str], Path]) -> None:
+    """Blocks that come back from host memory hold what all their layers read, in either attention."""
     folder = checkpoint("gemma4_text")
-    engine = engine_on("cpu", folder, kv_dtype=kv_dtype, **changes)
+    engine = engine_on("cpu", folder, kv_dtype=kv_dtype, kv_memory="24KiB", host_swap="1MiB")
     assert tokens_of(engine) == tokens_of(engine_on("cpu", folder, kv_dtype=kv_dtype, attention="torch"))
-    assert (engine.report().stats.swapped_in_total > 0) == ("host_swap" in changes)
+    assert engine.report().stats.swapped_in_total > 0
 
 
 def test_a_layer_has_the_format_of_its_source(checkpoint: Callable[[str], Path]) -> None:

@@ -224,6 +224,9 @@ def _check(model: PreTrainedModel, attentions: Sequence[_Attention]) -> None:
         raise UnsupportedModel(
             f"{name} is not supported: its tokens attend to those behind them (use_bidirectional_attention)"
         )
+    specs = [attention.spec for attention in attentions]
+    if any(spec.source is not None and spec.window != specs[spec.source].window for spec in specs):
+        raise UnsupportedModel(f"{name} is not supported: layers read keys that another's window has dropped")
     tensors = {tensor for attention in attentions for tensor in attention.tensors}
     if unknown := sorted(tensors - _KNOWN_TENSORS):
         raise UnsupportedModel(f"{name} is not supported: its attention depends on {', '.join(unknown)}")
