@@ -19,7 +19,7 @@ from support.models.gguf_files import TOKENS, packed, tiny_llama, tiny_model, wr
 from transformers import AutoModelForCausalLM, GgufConfig, PreTrainedModel
 
 from millstream_worker.engine.runner.checkpoint.gguf_cache import GGUFCache
-from millstream_worker.engine.runner.checkpoint.gguf_weights import GGUFError
+from millstream_worker.engine.runner.checkpoint.gguf_weights import GGUFError, GGUFWeights
 from millstream_worker.engine.runner.linear.fused import FusedLinear
 from millstream_worker.engine.runner.linear.quantized_layers import (
     QuantizedEmbedding,
@@ -126,6 +126,17 @@ def test_other_architectures_keep_their_bits(tmp_path: Path, architecture: str, 
     assert off(want, logits(model, PROMPT)) < ROWS
     assert off(prefilled(load(file, "dequantized"), PROMPT), want) < 1e-5
     assert off(prefilled(loaded, PROMPT), want) < ROWS
+
+
+def test_an_architecture_without_its_positions_is_refused(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", "gemma4")
+    writer.add_tensor("token_embd.weight", np.ones((4, 32), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(GGUFError, match="gemma4 are not read yet; use its safetensors"):
+        GGUFWeights(tmp_path / "tiny.gguf")
 
 
 @pytest.mark.parametrize("weights", ["auto", "int8"])

@@ -84,8 +84,12 @@ def test_a_half_is_found_in_several_files(tmp_path: Path) -> None:
     assert distance(folder) < TOLERANCE
 
 
-def test_a_half_gives_the_tokens_of_its_whole(tmp_path: Path) -> None:
-    folder = build_whole("qwen3_vl", tmp_path)
+@pytest.mark.parametrize(
+    "case",
+    ["qwen3_vl", *(pytest.param(case, marks=pytest.mark.slow) for case in ("gemma3", "gemma4", "mistral3"))],
+)
+def test_a_half_gives_the_tokens_of_its_whole(case: str, tmp_path: Path) -> None:
+    folder = build_whole(case, tmp_path)
     shared = prompt(30)
     prompts = [shared + prompt(4, 1), shared + prompt(17, 2), shared + prompt(1, 3), prompt(90, 4), prompt(3)]
     with quiet():

@@ -27,6 +27,7 @@ _ARCHITECTURES = {
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
 }
+_UNREAD = ("gemma4",)  # whose rotary bases transformers does not read
 _FURTHER_ENDS = (gguf.Keys.Tokenizer.EOT_ID, gguf.Keys.Tokenizer.EOM_ID)
 _ROTATED = ("attn_q.", "attn_k.")
 _FLOATING = {  # GGUFReader gives bytes of what numpy does not have
@@ -41,12 +42,14 @@ class GGUFError(Exception):
 
 
 class GGUFWeights:
-    """A file's weights. Raises what the reader of GGUF raises for a file that is not what it says."""
+    """A file's weights. Raises GGUFError, and what the reader raises for a file that is not what it says."""
 
     def __init__(self, file: Path) -> None:
         self._reader = GGUFReader(file)
         field = self._reader.get_field("general.architecture")
         self._architecture = str(field.contents()) if field else ""
+        if self._architecture in _UNREAD:
+            raise GGUFError(f"GGUF files of {self._architecture} are not read yet; use its safetensors")
 
     @property
     def quantized(self) -> bool:
