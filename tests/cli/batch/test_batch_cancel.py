@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from pathlib import Path
@@ -63,7 +64,10 @@ def test_jobs_that_the_server_does_not_know(batch: BatchFiles) -> None:
     with Journal(out) as journal:
         journal.notes.submits("default", [journal.notes.own_id("d" * 32)])
         hint = _command(journal, batch.server.url)
-    done = invoke("batch", "cancel", out, "--redis-url", batch.server.url)
+    command = ("batch", "cancel", out, "--redis-url", batch.server.url)
+    counts = json.loads(invoke(*command, "--json").stdout)
+    assert counts == {"cancelled": 0, "running": 0, "ended": 0, "unknown": 1}
+    done = invoke(*command)
     assert done.exit_code == 4
     assert "0 had ended before" in done.stdout
     assert "1 job is not known to this server" in done.stderr
