@@ -44,7 +44,7 @@ def _made(
     device: torch.device,
     attention: str,
     *_: object,
-) -> tuple[PreTrainedModel, int]:
+) -> tuple[PreTrainedModel, str]:
     """As `load_weights`."""
     if torch.cuda.is_available():  # also what is read to the CPU otherwise: its numbers take a minute there
         device = torch.device("cuda")
@@ -54,4 +54,4 @@ def _made(
     for module in made.modules():
         if isinstance(module, PreTrainedModel):
             module.warn_if_padding_and_no_attention_mask = lambda *_: None
-    return made.eval(), 0
+    return made.eval(), ""

@@ -14,6 +14,7 @@ from transformers import AttentionInterface
 from transformers.utils import logging as transformers_logging
 
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.model import weights
 from millstream_worker.engine.runner.model.load import ATTENTION, LoadedModel, load_model
 from millstream_worker.engine.runner.model_config.support import UnsupportedModel
 
@@ -68,6 +69,15 @@ def test_missing_weights_are_an_error_and_not_random(tmp_path: Path) -> None:
         UnsupportedModel, match=r"lacks 1 weights, the first is model.layers.1.mlp.up_proj.weight"
     ):
         load_model(str(folder), dtype=torch.float32, device=CPU)
+
+
+def test_weights_beyond_the_free_memory_are_refused(
+    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "free_bytes", lambda device: 2000)
+    words = r"take 0\.0 GB in float32, and 0\.0 GB are free on cpu: use a smaller model, or a GGUF file"
+    with pytest.raises(UnsupportedModel, match=words):
+        load_model(str(checkpoint("llama")), dtype=torch.float32, device=torch.device("cpu"))
 
 
 def test_weights_of_other_shapes_are_an_error_that_names_them(tmp_path: Path) -> None:

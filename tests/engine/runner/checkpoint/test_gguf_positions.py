@@ -53,6 +53,14 @@ def test_layers_with_a_window_keep_plain_positions(tmp_path: Path) -> None:
     assert AutoConfig.from_pretrained(folder).rope_parameters == rope
 
 
+def test_a_factor_of_nothing_is_refused(tmp_path: Path) -> None:
+    model = tiny_model("llama", rope_parameters=LINEAR)
+    model.config.rope_parameters = LINEAR | {"factor": 0.0}
+    file = write_gguf(tmp_path / "tiny.gguf", model)
+    with pytest.raises(GGUFError, match=r"rope\.scaling\.factor is 0\.0, and can only be a positive number"):
+        GGUFCache(tmp_path / "kept").folder_of(file, lambda line: None)
+
+
 @pytest.mark.parametrize("words", ["factors of its own", "longrope"])
 def test_positions_that_are_not_computed_are_refused(words: str, tmp_path: Path) -> None:
     model = tiny_model("llama", rope_parameters=LLAMA3 | {"low_freq_factor": 2.0})

@@ -25,7 +25,9 @@ from millstream_worker.engine.runner.linear.quantized_layers import (
     QuantizedEmbedding,
     QuantizedLinear,
 )
+from millstream_worker.engine.runner.model import weights as reading
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
+from millstream_worker.engine.runner.model_config.support import UnsupportedModel
 from millstream_worker.engine.runner.quantization.codes import in_panels
 from millstream_worker.engine.runner.quantization.gguf_blocks import KINDS, unpack
 from millstream_worker.engine.runner.quantization.packed import read_packed
@@ -126,6 +128,16 @@ def test_other_architectures_keep_their_bits(tmp_path: Path, architecture: str, 
     assert off(want, logits(model, PROMPT)) < ROWS
     assert off(prefilled(load(file, "dequantized"), PROMPT), want) < 1e-5
     assert off(prefilled(loaded, PROMPT), want) < ROWS
+
+
+@pytest.mark.parametrize(("weights", "form"), [("auto", "its own bits"), ("dequantized", "float32")])
+def test_bits_beyond_the_free_memory_are_refused(
+    weights: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_gguf(tmp_path / "tiny.gguf", tiny_llama(), Type.Q8_0)
+    monkeypatch.setattr(reading, "free_bytes", lambda device: 2000)
+    with pytest.raises(UnsupportedModel, match=f"GB in {form}, and 0\\.0 GB are free on cpu"):
+        load(file, weights)
 
 
 def test_an_architecture_without_its_positions_is_refused(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from transformers import PreTrainedModel
 
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
-from millstream_worker.engine.runner.model.weights import check_memory
 from millstream_worker.engine.runner.model_config.config_file import load_config
 from millstream_worker.engine.runner.model_config.model_types import FOREIGN, HALVES
 from millstream_worker.engine.runner.model_config.support import UnsupportedModel, check
@@ -162,13 +161,6 @@ def test_a_half_that_lacks_a_weight_is_refused(tmp_path: Path) -> None:
     save_file({name: weight for name, weight in weights.items() if name != lost}, file, {"format": "pt"})
     with pytest.raises(UnsupportedModel, match=r"lacks 1 weights, the first is .*layers\.1\.mlp\.down_proj"):
         half(folder)
-
-
-def test_weights_beyond_the_free_memory_are_refused_unread() -> None:
-    shapes = [[2**20, 2**20], [7]]
-    with pytest.raises(UnsupportedModel, match=r"take 2,199\.0 GB in bfloat16, and .* GB are free on cpu"):
-        check_memory(shapes, torch.bfloat16, torch.device("cpu"))
-    check_memory(shapes[1:], torch.bfloat16, torch.device("cpu"))
 
 
 def test_names_of_towers_are_left_out() -> None:

@@ -50,7 +50,12 @@ def _scaling(reader: GGUFReader, architecture: str) -> dict[str, Any]:
         return {}
     if kind not in _SCALED:
         raise ValueError(f"its positions are scaled by {kind}, which is read from safetensors only")
-    found = {"rope_type": kind, "factor": float(_value(reader, gguf.Keys.Rope.SCALING_FACTOR, architecture))}
+    factor = _value(reader, gguf.Keys.Rope.SCALING_FACTOR, architecture)
+    if not factor or factor < 0:
+        raise ValueError(
+            f"its rope.scaling.factor is {factor}, and can only be a positive number; fetch it anew"
+        )
+    found = {"rope_type": kind, "factor": float(factor)}
     if original := _value(reader, gguf.Keys.Rope.SCALING_ORIG_CTX_LEN, architecture):
         found["original_max_position_embeddings"] = int(original)
     return found

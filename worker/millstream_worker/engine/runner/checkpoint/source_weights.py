@@ -1,4 +1,5 @@
-"""The weights of a folder's safetensors by name, each read when it is asked for. Needs no torch."""
+"""The weights of a folder's safetensors by name, each read when it is asked for. Its import needs no
+torch."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def load_model(
     AttentionInterface.register(ATTENTION, _attend)
     # In FP8 layers go to the GPU one by one: in the checkpoint's type the model may be too large for it.
     read_to = torch.device("cpu") if weights == "fp8" else device
-    half_line = ""
+    left_out = ""
     if is_packed(Path(folder)):
         as_codes = weights == "auto" and device.type == "cpu"
         model, form = load_packed(
@@ -128,11 +128,6 @@ def load_model(
         )
     else:
         model, left_out = load_weights(folder, config, dtype, read_to, ATTENTION, report, mark, whole)
-        if config is not whole:
-            half_line = (
-                f"text half of {support.architecture(whole)}: {left_out} weights of its other parts are not "
-                "loaded"
-            )
         form = str(dtype).removeprefix("torch.")
     anatomy = observe(model, ATTENTION)
     if not anatomy.finite:
@@ -164,7 +159,7 @@ def load_model(
         weights=form,
         weight_bytes=held,
         device=device,
-        notes=(*filter(None, (half_line, note)), attention_line, linear_layers, *kept, weight_line),
+        notes=(*filter(None, (left_out, note)), attention_line, linear_layers, *kept, weight_line),
         fallbacks=(attention_line,) if chosen.fallback else (),
     )
 

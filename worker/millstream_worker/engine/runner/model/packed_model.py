@@ -11,7 +11,9 @@ from accelerate import init_empty_weights
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
+from millstream_worker.engine.runner.checkpoint.source_weights import weight_files
 from millstream_worker.engine.runner.linear.quantized_layers import QuantizedEmbedding, QuantizedLinear
+from millstream_worker.engine.runner.model.weights import check_memory
 from millstream_worker.engine.runner.model_config.support import UnsupportedModel
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.quantization.codes import Codes, in_panels
@@ -33,10 +35,13 @@ def load_packed(
     library: Library | None,
 ) -> tuple[PreTrainedModel, str]:
     """Returns the model in evaluation mode on the device, and its weights' format. Raises
-    `UnsupportedModel` where weights are missing or do not fit."""
-    weights = read_packed(Path(folder))
+    `UnsupportedModel` where weights are missing or do not fit, or are more than the free memory."""
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
+    kept = sum(file.stat().st_size for file in weight_files(Path(folder)))
+    needed = kept if as_codes else model.num_parameters() * dtype.itemsize
+    check_memory(needed, "its own bits" if as_codes else str(dtype).removeprefix("torch."), device)
+    weights = read_packed(Path(folder))
     plain = [*weights.codes] if not as_codes else _put_codes(model, weights, dtype, library, mark)
     state: dict[str, Tensor] = {name: tensor.to(dtype) for name, tensor in weights.others.items()}
     for name in plain:

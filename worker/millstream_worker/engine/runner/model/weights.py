@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -23,7 +23,7 @@ from transformers.utils import logging as transformers_logging
 from millstream_worker.engine.protocol.frames import LoadStep
 from millstream_worker.engine.runner.checkpoint.source_weights import open_weights
 from millstream_worker.engine.runner.kv.pool_size import free_bytes
-from millstream_worker.engine.runner.model_config.support import UnsupportedModel
+from millstream_worker.engine.runner.model_config.support import UnsupportedModel, architecture
 from millstream_worker.engine.runner.model_config.text_half import text_class, text_names, tie_as_stored
 
 _TELL_S = 1.0  # between two reports of how far reading is
@@ -38,16 +38,18 @@ def load_weights(
     report: Callable[[str], None],
     mark: Callable[[], None],
     whole: PretrainedConfig,
-) -> tuple[PreTrainedModel, int]:
+) -> tuple[PreTrainedModel, str]:
     """Returns the model in evaluation mode, its attention modules calling the function registered as
-    `attention`, and the number of weights that are not its own. `config`: the checkpoint's configuration, or
-    its text half's; `whole`: the checkpoint's. `mark` is called with each weight, `report` from time to time.
-    Raises `UnsupportedModel` where weights are missing or do not fit, or are more than the free memory."""
+    `attention`, and a line on what is not loaded ("": nothing is left out). `config`: the checkpoint's
+    configuration, or its text half's; `whole`: the checkpoint's. `mark` is called with each weight, `report`
+    from time to time. Raises `UnsupportedModel` where weights are missing or do not fit, or are more than the
+    free memory."""
     with _progress_to(report, mark), _segments_of_their_own(), open_weights(Path(folder)) as stored:
         names = {name: name for name in stored} if whole is config else text_names(stored)
         if whole is not config:
             tie_as_stored(config, whole, names.values())
-        check_memory([stored[name].get_shape() for name in names], dtype, device)
+        count = sum(prod(stored[name].get_shape()) for name in names)
+        check_memory(count * dtype.itemsize, str(dtype).removeprefix("torch."), device)
         model, found = text_class(config, whole).from_pretrained(
             None,
             config=config,
@@ -70,16 +72,19 @@ def load_weights(
     for module in model.modules():
         if isinstance(module, PreTrainedModel):  # some look for padding in each step, and wait for the device
             module.warn_if_padding_and_no_attention_mask = lambda *_: None
-    return model.eval(), len(stored) - len(names)
+    if whole is config:
+        return model.eval(), ""
+    left_out = f"{len(stored) - len(names)} weights of its other parts are not loaded"
+    return model.eval(), f"text half of {architecture(whole)}: {left_out}"
 
 
-def check_memory(shapes: Iterable[Sequence[int]], dtype: torch.dtype, device: torch.device) -> None:
-    """Raises `UnsupportedModel` where weights of these shapes are more than the memory that is free."""
-    needed, free = sum(map(prod, shapes)) * dtype.itemsize, free_bytes(device)
+def check_memory(needed: int, form: str, device: torch.device) -> None:
+    """Raises `UnsupportedModel` where so many bytes of weights are more than the memory that is free. `form`:
+    the weights' format."""
+    free = free_bytes(device)
     if needed > free:
-        name = str(dtype).removeprefix("torch.")
         raise UnsupportedModel(
-            f"its weights take {needed / 1e9:,.1f} GB in {name}, and {free / 1e9:,.1f} GB are free on "
+            f"its weights take {needed / 1e9:,.1f} GB in {form}, and {free / 1e9:,.1f} GB are free on "
             f"{device.type}: use a smaller model, or a GGUF file with fewer bits, or free memory"
         )
 
