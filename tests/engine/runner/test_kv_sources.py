@@ -88,10 +88,18 @@ def run(loaded: LoadedModel, prepare: Callable[[Runner], None] = lambda runner: 
     return serve(loaded, [(2 * request.handle, request) for request in requests], blocks=200, prepare=prepare)
 
 
-@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
-def test_tokens_do_not_depend_on_the_way(kv_dtype: str, checkpoint: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize(
+    ("case", "kv_dtype"),
+    [
+        ("gemma4_text", "auto"),
+        ("gemma4_text", "int8"),
+        pytest.param("gemma3n_text", "int8", marks=pytest.mark.slow),
+        pytest.param("gemma4-experts", "int8", marks=pytest.mark.slow),
+    ],
+)
+def test_tokens_do_not_depend_on_the_way(case: str, kv_dtype: str, checkpoint: Callable[[str], Path]) -> None:
     """Blocks that come back from host memory hold what all their layers read, in either attention."""
-    folder = checkpoint("gemma4_text")
+    folder = checkpoint(case)
     engine = engine_on("cpu", folder, kv_dtype=kv_dtype, kv_memory="24KiB", host_swap="1MiB")
     assert tokens_of(engine) == tokens_of(engine_on("cpu", folder, kv_dtype=kv_dtype, attention="torch"))
     assert engine.report().stats.swapped_in_total > 0

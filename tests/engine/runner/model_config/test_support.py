@@ -14,7 +14,7 @@ from support.pages import ROOT
 from transformers import AutoConfig, PretrainedConfig
 
 from millstream_worker.engine.runner.model.load import load_model
-from millstream_worker.engine.runner.model_config.model_types import PROVEN
+from millstream_worker.engine.runner.model_config.model_types import HALVES, PROVEN
 from millstream_worker.engine.runner.model_config.support import (
     UnsupportedModel,
     check,
@@ -72,7 +72,9 @@ def test_unknown_kinds_and_code_of_their_own_are_refused(tmp_path: Path) -> None
 
 
 def test_the_readme_has_the_number_of_types() -> None:
-    assert f"[{len(PROVEN)} model types]" in (ROOT / "README.md").read_text("utf-8")
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert f"[{len(PROVEN)} model types]" in readme
+    assert f"of {len(HALVES)} multimodal ones the text half" in readme
 
 
 @pytest.mark.parametrize("method", ["compressed-tensors", "awq", "gptq", "bitsandbytes", "fp8", "mxfp4"])
