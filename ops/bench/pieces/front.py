@@ -29,6 +29,7 @@ from uuid import uuid4
 
 import psutil
 from ops.bench import children, machine
+from ops.bench.command_line import parser_of
 from ops.bench.models.tokenizer import bench_tokenizer
 
 from millstream import AsyncClient, JobError, JobFields, NotFound, Result, TokenEvent
@@ -256,9 +257,7 @@ def _processes(worker: int) -> dict[str, psutil.Process]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench front", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("front", __doc__)
     parser.add_argument(
         "--tokenizer", type=Path, help="folder with tokenizer.json; default: the demo model's"
     )

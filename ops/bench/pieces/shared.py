@@ -9,13 +9,13 @@ once at the bandwidth measured in the same run. The first case is 200 questions 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from ops.bench import machine
+from ops.bench.command_line import parser_of
 
 from millstream_worker.engine.brain.batch.plan import Int32, Plan, packed_plan
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
@@ -112,9 +112,7 @@ def _range(count: int) -> Int32:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench shared", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("shared", __doc__)
     for name, default in (("heads", 32), ("kv-heads", 8), ("dim", 128), ("repeats", 50)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()

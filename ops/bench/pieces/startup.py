@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ops.bench import machine
+from ops.bench.command_line import parser_of
 from ops.bench.models.checkpoints import checkpoint
 
 from millstream_worker.engine.protocol.config import EngineConfig
@@ -118,9 +119,7 @@ def _print(name: str, start: Start) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench startup", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("startup", __doc__)
     parser.add_argument("--model", default="smol135m", help="a shape, a folder, a GGUF file or a hub id")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=0)
