@@ -27,7 +27,7 @@ from ops.bench.measures import percentile
 from ops.bench.models.checkpoints import checkpoint
 from ops.bench.models.compiled_config import compiled_config
 from ops.bench.models.size import size_of
-from ops.bench.models.sized_tokenizer import sized_tokenizer
+from ops.bench.models.tokenizer import sized_tokenizer
 from ops.bench.plots import Row
 from ops.bench.workloads import make
 

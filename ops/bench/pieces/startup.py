@@ -37,9 +37,9 @@ _ENGINE = (sys.executable, "-m", "millstream_worker.engine")
 _ENGINE_IMPORTS = "import millstream_worker.engine.assembly"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Start:
-    """`stages`: seconds since the process was started, and its report then."""
+    """The fastest is the least. `stages`: seconds since the process was started, and its report then."""
 
     seconds: float
     cpu_s: float
@@ -57,10 +57,8 @@ def main() -> None:
     )
     print(f"{machine.describe()}, {options.threads or 'all'} threads, {options.model} on {options.device}\n")
     for name, code in (("the front's imports", _FRONT), ("the engine's imports", _ENGINE_IMPORTS)):
-        _print(name, min((python(code) for _ in range(options.repeats)), key=_seconds))
-    _print(
-        "the engine, ready", min((asyncio.run(engine(config)) for _ in range(options.repeats)), key=_seconds)
-    )
+        _print(name, min(python(code) for _ in range(options.repeats)))
+    _print("the engine, ready", min(asyncio.run(engine(config)) for _ in range(options.repeats)))
     print(limit(folder, machine.measure(options.threads, options.device)))
 
 
@@ -106,10 +104,6 @@ def _children_cpu_s() -> float:
     """Of those that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
-
-
-def _seconds(start: Start) -> float:
-    return start.seconds
 
 
 def _print(name: str, start: Start) -> None:
