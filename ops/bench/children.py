@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,7 +47,21 @@ def embedded_server() -> psutil.Process:
     return next(child for child in psutil.Process().children() if "valkey" in child.name())
 
 
+def engine_of(worker: subprocess.Popen[Any], within_s: float) -> psutil.Process:
+    """The worker's engine, once it is there."""
+    until = time.monotonic() + within_s
+    while not (found := psutil.Process(worker.pid).children()):
+        assert worker.poll() is None, "the worker ended"
+        assert time.monotonic() < until, f"the worker started no engine within {within_s:.0f} s"
+        time.sleep(0.05)
+    return found[0]
+
+
 def cpu_s(processes: Mapping[str, psutil.Process]) -> dict[str, float]:
     """By name, since the start of each."""
-    times = {name: process.cpu_times() for name, process in processes.items()}
-    return {name: spent.user + spent.system for name, spent in times.items()}
+    return {name: spent_s(process) for name, process in processes.items()}
+
+
+def spent_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system

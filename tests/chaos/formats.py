@@ -6,7 +6,7 @@ import json
 import random
 from functools import cache
 
-from ops.bench.schemas.hostile import HOSTILE
+from support.engine.hostile_formats import HOSTILE
 
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.response_format import ResponseFormat

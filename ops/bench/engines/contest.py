@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ops.bench import machine
+from ops.bench.command_line import parser_of
 from ops.bench.engines import report, results
 from ops.bench.engines.adapters import ENGINES, PYTHON, Setup, kind_of, named
 from ops.bench.engines.child import Assignment
@@ -189,9 +190,7 @@ def _python(engine: str, options: argparse.Namespace) -> str:
 
 
 def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench engine", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("engine", __doc__)
     parser.add_argument(
         "--models", "--model", nargs="+", default=["tiny14m", "smol135m"],
         help=f"{', '.join(SHAPES)} (random weights), a folder with a checkpoint, or a hub id",

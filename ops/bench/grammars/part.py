@@ -13,7 +13,6 @@ have a schema of their own, and the same ones without it.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import tempfile
 from dataclasses import replace
@@ -21,20 +20,20 @@ from pathlib import Path
 from typing import Any
 
 from ops.bench import plots
+from ops.bench.command_line import add_threads, parsed, parser_of
 from ops.bench.grammars.schemas import record
 from ops.bench.grammars.turns import Turn, run
 from ops.bench.measures import percentile
 from ops.bench.models.checkpoints import checkpoint
 from ops.bench.models.compiled_config import compiled_config
 from ops.bench.models.size import size_of
-from ops.bench.models.sized_tokenizer import sized_tokenizer
+from ops.bench.models.tokenizer import sized_tokenizer
 from ops.bench.plots import Row
 from ops.bench.workloads import make
 
 from millstream_worker.engine.assembly import build
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
-from millstream_worker.engine_link.link import engine_environment
 
 PROMPT = 64  # tokens
 FIELDS = 30
@@ -135,7 +134,6 @@ def measure(model: str, options: argparse.Namespace, folder: Path) -> list[Row]:
 
 def main() -> None:
     options = _options()
-    os.environ.update(engine_environment(os.environ, options.threads))  # before torch is imported
     print("\n".join(plots.caption("grammars")), end="\n\n", flush=True)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -145,9 +143,7 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench grammars", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("grammars", __doc__)
     parser.add_argument("--models", nargs="+", default=["tiny14m", "smol135m"])
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--fields", type=int, default=FIELDS)
@@ -155,8 +151,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=3, help="of each kind, beside one that is not counted")
     parser.add_argument("--schemas", type=int, default=0, help="as many different ones, one for each request")
     parser.add_argument("--logprobs", action="store_true", help="of each token, for all rows")
-    parser.add_argument("--threads", type=int, default=0, help="of the engine; 0: one for each core")
-    return parser.parse_args()
+    add_threads(parser)
+    return parsed(parser)
 
 
 if __name__ == "__main__":

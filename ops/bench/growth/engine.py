@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import statistics
 import time
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ops.bench import memory
-from ops.bench.growth.checkpoint import with_context
 from ops.bench.growth.part import Outcome, Setting, curve
 from ops.bench.limits.rates import decode_tokens_s, drained_tokens_s, prefill_tokens_s
 from ops.bench.plots import Panel, Row
@@ -64,7 +64,7 @@ def rows(setting: Setting) -> Outcome:
 
 def context(setting: Setting) -> Outcome:
     sizes = QUICK_CONTEXTS if setting.options.quick else CONTEXTS
-    folder = with_context(setting.folder, max(sizes) + ROOM, setting.scratch)
+    folder = _with_context(setting.folder, max(sizes) + ROOM, setting.scratch)
     blocks = CONTEXT_ROWS * -(-(max(sizes) + ROOM) // BLOCK)
     engine, model = _engine(setting, folder, blocks, CONTEXT_ROWS), setting.size
     limits = setting.limits
@@ -113,6 +113,22 @@ def _engine(setting: Setting, folder: Path, blocks: int, max_rows: int) -> Engin
     engine, _, _ = watched(_config(setting, folder, blocks, max_rows))
     _decode(engine, setting, min(max_rows, 2), BLOCK)
     return engine
+
+
+def _with_context(folder: Path, tokens: int, where: Path) -> Path:
+    """The folder itself if its model takes so many tokens; else the same weights in a new folder under
+    `where`. Random weights are equally random at positions beyond their own context.
+    """
+    config = json.loads((folder / "config.json").read_text())
+    if config["max_position_embeddings"] >= tokens:
+        return folder
+    longer = where / f"{folder.name}-{tokens}"
+    longer.mkdir(parents=True)
+    for file in folder.iterdir():
+        if file.name != "config.json":
+            (longer / file.name).symlink_to(file.absolute())
+    (longer / "config.json").write_text(json.dumps(config | {"max_position_embeddings": tokens}))
+    return longer
 
 
 def _config(setting: Setting, folder: Path, blocks: int, max_rows: int) -> EngineConfig:

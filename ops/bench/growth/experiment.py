@@ -10,16 +10,14 @@ connection do without any protocol. A part that takes longer than `--seconds` en
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ops.bench import plots
+from ops.bench.command_line import add_engine, parsed, parser_of
 from ops.bench.growth import engine, queue, workers
 from ops.bench.growth.part import Outcome, Setting
-
-from millstream_worker.engine_link.link import engine_environment
 
 PARTS: dict[str, Callable[[Setting], Outcome]] = {
     "rows": engine.rows,
@@ -32,7 +30,6 @@ PARTS: dict[str, Callable[[Setting], Outcome]] = {
 
 def main() -> None:
     options = _options()
-    os.environ.update(engine_environment(os.environ, options.threads))  # before torch is imported
     where = plots.caption("growth", options.device)
     print("\n".join(where))
     for name in options.parts or PARTS:
@@ -50,19 +47,15 @@ def write(outcome: Outcome, picture: Path, notes: Sequence[str]) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench growth", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("growth", __doc__)
     parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--model", default="tiny14m", help="a shape's name, a folder or a hub id")
     parser.add_argument("--quick", action="store_true", help="two small sizes each: does it run?")
     parser.add_argument("--seconds", type=float, default=240.0, help="of a part, about")
     parser.add_argument("--steps", type=int, default=24, help="decode steps that are timed")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--compile-model", choices=("on", "off"), default="on", help="the engine's layers")
-    parser.add_argument("--threads", type=int, default=0, help="of the engine; 0: one for each core")
+    add_engine(parser)
     parser.add_argument("--pictures", type=Path, default=plots.FOLDER)
-    options = parser.parse_args()
+    options = parsed(parser)
     for name in options.parts:
         if name not in PARTS:
             parser.error(f"no part called {name!r}; there are {', '.join(PARTS)}")

@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ops.bench.load.arrivals import Arrival, Served
 
-from millstream_worker.engine.protocol.outputs import Refused, Step
+from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.protocol.outputs import Step
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 
-class Steps(Protocol):
-    """The methods needed of `engine.engine.Engine`."""
-
-    @property
-    def idle(self) -> bool: ...
-
-    def add(self, request: EngineRequest) -> Refused | None: ...
-
-    def abort(self, handles: Iterable[int]) -> None: ...
-
-    def step(self) -> Step | None: ...
-
-
 def drive(
-    engine: Steps,
+    engine: Engine[Any],
     arrivals: Sequence[Arrival],
     *,
     limit_s: float,

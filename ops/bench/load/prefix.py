@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.bench import machine, plots
+from ops.bench.command_line import add_engine, parsed, parser_of
 from ops.bench.limits.rates import requests_s
 from ops.bench.load import engine, queue
 from ops.bench.load.arrivals import Arrival, LoadPoint, Prompts, Served
@@ -32,8 +32,6 @@ from ops.bench.models.checkpoints import checkpoint
 from ops.bench.models.size import ModelSize, size_of
 from ops.bench.models.tokenizer import with_tokenizer
 from ops.bench.plots import Row
-
-from millstream_worker.engine_link.link import engine_environment
 
 PUBLISHED_LOADS = (10.0, 15.0, 25.0)
 PUBLISHED_MOST = 19.81  # requests/s that the sources' own machine did with sharing, when 25 were offered
@@ -179,7 +177,6 @@ def run(options: argparse.Namespace, folder: Path, model: ModelSize, limits: Lim
 
 def main() -> None:
     options = _options()
-    os.environ.update(engine_environment(os.environ, options.threads))  # before torch is imported
     plain = checkpoint(options.model, options.device)
     model, limits = size_of(plain), machine.measure(options.threads, options.device)
     with tempfile.TemporaryDirectory(prefix="millstream-prefix-") as scratch:
@@ -190,20 +187,16 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench prefix", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("prefix", __doc__)
     parser.add_argument("--model", default="tiny14m", help="a shape's name, a folder or a hub id")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--loads", nargs="+", type=float, default=[], help="requests/s, in rising order")
     parser.add_argument("--seconds", type=float, default=20.0, help="of arrivals at each load")
     parser.add_argument("--shape", nargs=3, type=int, default=[200, 30, 50], help="shared, own, output")
     parser.add_argument("--rows", type=int, default=64)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--compile-model", choices=("on", "off"), default="on", help="the engine's layers")
-    parser.add_argument("--threads", type=int, default=0, help="of the engine; 0: one for each core")
+    add_engine(parser)
     parser.add_argument("--pictures", type=Path, default=plots.FOLDER)
-    return parser.parse_args()
+    return parsed(parser)
 
 
 if __name__ == "__main__":

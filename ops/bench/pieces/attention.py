@@ -11,7 +11,6 @@ that was measured with as many.
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import time
@@ -21,6 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from ops.bench import machine
+from ops.bench.command_line import parser_of
 from ops.bench.machine import Limits
 
 from millstream_worker.engine.brain.batch.plan import Plan, packed_plan
@@ -59,9 +59,7 @@ STEPS: dict[str, tuple[Rows, ...]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench attention", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("attention", __doc__)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default=machine.precision())

@@ -10,7 +10,6 @@ each stands the limit: how long memory takes for the arrays that a step's plan h
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import time
@@ -21,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 from ops.bench import machine
+from ops.bench.command_line import parser_of
 
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
@@ -149,9 +149,7 @@ def show(name: str, steps: Sequence[Step], limits: machine.Limits) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench brain", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("brain", __doc__)
     parser.add_argument("--steps", type=int, default=2000)
     steps = parser.parse_args().steps
     gc.disable()  # the collector's pauses are the process's, not the brain's

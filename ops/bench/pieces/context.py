@@ -10,7 +10,6 @@ formats take turns, each in an engine of its own.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 from ops.bench import plots
+from ops.bench.command_line import add_threads, parsed, parser_of
 from ops.bench.models.checkpoints import checkpoint
 from ops.bench.models.compiled_config import compiled_config
 from ops.bench.models.size import size_of
@@ -30,7 +30,6 @@ from millstream_worker.engine.assembly import build
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
-from millstream_worker.engine_link.link import engine_environment
 
 A_STEP = 512  # tokens of prompts in it, at least
 FORMATS = {"auto": 1.0, "int8": 0.6}  # and the share of memory that a head of 64 or more needs
@@ -97,22 +96,19 @@ def _steps(engine: Engine[Any], count: int) -> Iterator[float]:
 
 def main() -> None:
     options = _options()
-    os.environ.update(engine_environment(os.environ, options.threads))  # before torch is imported
     print("\n".join(plots.caption("context")), end="\n\n")
     print(plots.markdown([row for model in options.models for row in measure(model, options)]))
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench context", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("context", __doc__)
     parser.add_argument("--models", nargs="+", default=["tiny14m", "smol135m"])
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=4000, help="of a row, at most the model's context")
     parser.add_argument("--steps", type=int, default=4, help=f"of a turn, in units of {TURN}")
     parser.add_argument("--turns", type=int, default=3, help="of each format")
-    parser.add_argument("--threads", type=int, default=0, help="of an engine; 0: one for each core")
-    return parser.parse_args()
+    add_threads(parser)
+    return parsed(parser)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from uuid import uuid4
 
 import psutil
 from ops.bench import children, machine
+from ops.bench.command_line import parser_of
 from ops.bench.models.tokenizer import bench_tokenizer
 
 from millstream import AsyncClient, JobError, JobFields, NotFound, Result, TokenEvent
@@ -234,31 +235,23 @@ def _stack(options: argparse.Namespace, steps_s: float) -> Iterator[Stack]:
             command += ["--max-rows", str(READERS), "--lookahead", "512"]
             worker = subprocess.Popen(command, start_new_session=True)
             try:
-                yield Stack(server.url, steps_s, _processes(worker.pid))
+                yield Stack(server.url, steps_s, _processes(worker))
             finally:
                 worker.terminate()
                 worker.wait(timeout=60)
 
 
-def _processes(worker: int) -> dict[str, psutil.Process]:
-    front = psutil.Process(worker)
-    until = time.monotonic() + 60
-    while not front.children():
-        assert front.is_running(), "the worker ended"
-        assert time.monotonic() < until, "the worker started no engine within 60 s"
-        time.sleep(0.05)
+def _processes(worker: subprocess.Popen[bytes]) -> dict[str, psutil.Process]:
     return {
-        "front": front,
-        "engine stand-in": front.children()[0],
+        "front": psutil.Process(worker.pid),
+        "engine stand-in": children.engine_of(worker, 60.0),
         "server": children.embedded_server(),
         "producer": psutil.Process(),
     }
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench front", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("front", __doc__)
     parser.add_argument(
         "--tokenizer", type=Path, help="folder with tokenizer.json; default: the demo model's"
     )

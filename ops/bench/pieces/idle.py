@@ -11,12 +11,12 @@ that its blocks could hold and do not, which is always less than a block.
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from dataclasses import dataclass
 from typing import Any
 
 from ops.bench import plots
+from ops.bench.command_line import add_engine, parsed, parser_of
 from ops.bench.models.checkpoints import checkpoint
 from ops.bench.models.size import size_of
 from ops.bench.plots import Row
@@ -28,7 +28,6 @@ from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.frames import encode
 from millstream_worker.engine.protocol.outputs import Step
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
-from millstream_worker.engine_link.link import engine_environment
 
 BLOCK = 16
 
@@ -110,23 +109,18 @@ def _run(engine: Engine[Any], watch: Watch, work: Workload) -> tuple[Waste, floa
 
 def main() -> None:
     options = _options()
-    os.environ.update(engine_environment(os.environ, options.threads))  # before torch is imported
     print("\n".join(plots.caption("idle", options.device)), end="\n\n")
     print(plots.markdown([measure(model, options) for model in options.models]))
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench idle", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("idle", __doc__)
     parser.add_argument("--models", nargs="+", default=["tiny14m", "smol135m"])
     parser.add_argument("--workload", choices=NAMES, default="r")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the workload's rows")
     parser.add_argument("--rows", type=int, default=64, help="most rows in the batch")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--compile-model", choices=("on", "off"), default="on", help="the engine's layers")
-    parser.add_argument("--threads", type=int, default=0, help="of the engine; 0: one for each core")
-    return parser.parse_args()
+    add_engine(parser)
+    return parsed(parser)
 
 
 if __name__ == "__main__":

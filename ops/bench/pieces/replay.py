@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 from ops.bench import machine, plots
+from ops.bench.command_line import add_threads, parsed, parser_of
 from ops.bench.limits.rates import decode_tokens_s
 from ops.bench.machine import Limits
 from ops.bench.models.checkpoints import checkpoint
@@ -28,7 +29,6 @@ from millstream_worker.engine.brain.batch.plan import LOGITS
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.model.model_heads import FEWEST
-from millstream_worker.engine_link.link import engine_environment
 
 PROMPT = 64  # tokens
 TURN = 8  # steps, of which the first is not counted
@@ -84,7 +84,6 @@ def step_s(engine: Engine[Any]) -> float:
 
 def main() -> None:
     options = _options()
-    os.environ.update(engine_environment(os.environ, options.threads))  # before torch is imported
     limits = machine.measure(options.threads or len(os.sched_getaffinity(0)))
     print("\n".join(plots.caption("replay")), end="\n\n")
     print(f"{limits}\n")
@@ -93,14 +92,12 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench replay", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("replay", __doc__)
     parser.add_argument("--models", nargs="+", default=["tiny14m", "smol135m"])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--turns", type=int, default=10, help=f"of {TURN} steps, of each kind")
-    parser.add_argument("--threads", type=int, default=0, help="of the engine; 0: one for each core")
-    return parser.parse_args()
+    add_threads(parser)
+    return parsed(parser)
 
 
 if __name__ == "__main__":

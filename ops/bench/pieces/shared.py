@@ -9,15 +9,15 @@ once at the bandwidth measured in the same run. The first case is 200 questions 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from ops.bench import machine
+from ops.bench.command_line import parser_of
 
-from millstream_worker.engine.brain.batch.plan import Int32, Plan, packed_plan
+from millstream_worker.engine.brain.batch.plan import Plan, packed_plan
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
@@ -62,8 +62,8 @@ def plan_of(case: Case) -> Plan:
     return replace(
         plan,
         prefix_group_lens=np.full(case.prefix_groups, case.shared, np.int32),
-        prefix_group_starts=_range(case.prefix_groups + 1) * np.int32(case.rows),
-        prefix_group_segments=_range(count),
+        prefix_group_starts=np.arange(case.prefix_groups + 1, dtype=np.int32) * np.int32(case.rows),
+        prefix_group_segments=np.arange(count, dtype=np.int32),
     )
 
 
@@ -107,14 +107,8 @@ def layer_ms(backend: AttentionBackend, plan: Plan, spec: LayerSpec, repeats: in
     return statistics.median(times)
 
 
-def _range(count: int) -> Int32:
-    return np.arange(count, dtype=np.int32)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench shared", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("shared", __doc__)
     for name, default in (("heads", 32), ("kv-heads", 8), ("dim", 128), ("repeats", 50)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()

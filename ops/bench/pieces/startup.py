@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ops.bench import machine
+from ops.bench.command_line import parser_of
 from ops.bench.models.checkpoints import checkpoint
 
 from millstream_worker.engine.protocol.config import EngineConfig
@@ -36,9 +37,9 @@ _ENGINE = (sys.executable, "-m", "millstream_worker.engine")
 _ENGINE_IMPORTS = "import millstream_worker.engine.assembly"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Start:
-    """`stages`: seconds since the process was started, and its report then."""
+    """The fastest is the least. `stages`: seconds since the process was started, and its report then."""
 
     seconds: float
     cpu_s: float
@@ -56,10 +57,8 @@ def main() -> None:
     )
     print(f"{machine.describe()}, {options.threads or 'all'} threads, {options.model} on {options.device}\n")
     for name, code in (("the front's imports", _FRONT), ("the engine's imports", _ENGINE_IMPORTS)):
-        _print(name, min((python(code) for _ in range(options.repeats)), key=_seconds))
-    _print(
-        "the engine, ready", min((asyncio.run(engine(config)) for _ in range(options.repeats)), key=_seconds)
-    )
+        _print(name, min(python(code) for _ in range(options.repeats)))
+    _print("the engine, ready", min(asyncio.run(engine(config)) for _ in range(options.repeats)))
     print(limit(folder, machine.measure(options.threads, options.device)))
 
 
@@ -107,10 +106,6 @@ def _children_cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _seconds(start: Start) -> float:
-    return start.seconds
-
-
 def _print(name: str, start: Start) -> None:
     print(f"{start.seconds:6.2f} ({start.cpu_s:.2f})  {name}")
     for seconds, message in start.stages:
@@ -118,9 +113,7 @@ def _print(name: str, start: Start) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench startup", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("startup", __doc__)
     parser.add_argument("--model", default="smol135m", help="a shape, a folder, a GGUF file or a hub id")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=0)

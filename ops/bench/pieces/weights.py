@@ -10,7 +10,6 @@ newest replays its steps. Weights of Q4_K are computed as those of Q4_1 are.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.bench import plots
+from ops.bench.command_line import add_threads, parsed, parser_of
 from ops.bench.models.checkpoints import checkpoint
 from ops.bench.models.compiled_config import compiled_config
 from ops.bench.models.packed_checkpoint import packed_checkpoint
@@ -31,7 +31,6 @@ from millstream_worker.engine.assembly import build
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
-from millstream_worker.engine_link.link import engine_environment
 
 AS_THEY_ARE = ("auto", "int8")  # settings of a worker; the others are types of GGUF
 _PREFILL = 10**6  # the number of its requests
@@ -89,22 +88,19 @@ def _prefill(engine: Engine[Any], prompt: Sequence[int], tokens: int) -> float:
 
 def main() -> None:
     options = _options()
-    os.environ.update(engine_environment(os.environ, options.threads))  # before torch is imported
     print("\n".join(plots.caption("weights")), end="\n\n")
     print(plots.markdown([row for model in options.models for row in measure(model, options)]))
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench weights", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("weights", __doc__)
     parser.add_argument("--models", nargs="+", default=["smol135m", "qwen06b"])
     parser.add_argument("--weights", nargs="+", default=["auto", "int8", "Q8_0", "Q4_0", "Q4_1"])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--prefill", type=int, default=1024, help="tokens of a prompt")
     parser.add_argument("--turns", type=int, default=6, help=f"of each: {TURN} steps, and a prompt")
-    parser.add_argument("--threads", type=int, default=0, help="of an engine; 0: one for each core")
-    return parser.parse_args()
+    add_threads(parser)
+    return parsed(parser)
 
 
 if __name__ == "__main__":

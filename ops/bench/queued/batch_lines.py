@@ -20,7 +20,7 @@ from pathlib import Path
 
 import httpx2
 import psutil
-from ops.bench import machine
+from ops.bench import children, machine
 from ops.bench.queued.counted_stream import HOST
 from ops.bench.queued.gateway_stack import GatewayStack, gateway_stack
 
@@ -74,16 +74,17 @@ async def _run_here(url: str, source: str, out: str) -> None:
     async with AsyncClient(url) as client:
         await client.queue_info()
         process = psutil.Process()
-        before, held, begun = _cpu_s(process), process.memory_info().rss, time.perf_counter()
+        before, held, begun = children.spent_s(process), process.memory_info().rss, time.perf_counter()
         await run_batch(client, source, out)
-    print(json.dumps([time.perf_counter() - begun, _cpu_s(process) - before, _peak(process) - held]))
+    seconds = time.perf_counter() - begun
+    print(json.dumps([seconds, children.spent_s(process) - before, _peak(process) - held]))
 
 
 def through_gateway(stack: GatewayStack, source: Path, lines: int) -> tuple[float, float, int]:
     """The same of the gateway, from the upload to the end of the batch."""
     gateway = stack.gateway
     with httpx2.Client(base_url=f"http://{HOST}:{stack.port}", timeout=120) as http:
-        before, held, begun = _cpu_s(gateway), gateway.memory_info().rss, time.perf_counter()
+        before, held, begun = children.spent_s(gateway), gateway.memory_info().rss, time.perf_counter()
         with source.open("rb") as file:
             made = http.post("/v1/files", files={"file": file}, data={"purpose": "batch"}).json()
         asked = {"input_file_id": made["id"], "endpoint": ENDPOINT, "completion_window": "24h"}
@@ -92,12 +93,7 @@ def through_gateway(stack: GatewayStack, source: Path, lines: int) -> tuple[floa
             time.sleep(0.2)
             batch = http.get(f"/v1/batches/{batch['id']}").json()
     assert batch["request_counts"]["completed"] == lines, batch
-    return time.perf_counter() - begun, _cpu_s(gateway) - before, _peak(gateway) - held
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    spent = process.cpu_times()
-    return spent.user + spent.system
+    return time.perf_counter() - begun, children.spent_s(gateway) - before, _peak(gateway) - held
 
 
 def _peak(process: psutil.Process) -> int:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ops.bench import machine
+from ops.bench.command_line import parser_of
 from ops.bench.engines.adapters import Setup
 from ops.bench.engines.child import Assignment, warm_up
 from ops.bench.engines.session import take_turn
@@ -127,9 +128,7 @@ def _assignment(
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench queued", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("queued", __doc__)
     parser.add_argument(
         "--models", "--model", nargs="+", default=["smol135m"],
         help=f"{', '.join(SHAPES)} (random weights), a folder with a checkpoint, or a hub id",

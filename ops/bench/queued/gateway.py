@@ -21,6 +21,7 @@ import urllib.request
 from collections.abc import Awaitable, Callable
 
 from ops.bench import machine
+from ops.bench.command_line import parser_of
 from ops.bench.load.arrivals import poisson
 from ops.bench.measures import percentiles
 from ops.bench.queued.counted_stream import HOST, CountedStream
@@ -170,9 +171,7 @@ def _refusal(port: int) -> str:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench gateway", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("gateway", __doc__)
     parts = ("ttft", "events", "idle")
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
     parser.add_argument("--rate", type=float, default=20.0, help="requests per second")

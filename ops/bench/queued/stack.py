@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +62,7 @@ def stack(setup: Setup, clients: int) -> Iterator[Stack]:
         waiting = [children.start("ops.bench.queued.client", server.url, QUEUE) for _ in range(clients)]
         for client in waiting:
             ending.callback(children.dismiss, client)
-        processes = {"front": psutil.Process(worker.pid), "engine": _engine(worker)}
+        processes = {"front": psutil.Process(worker.pid), "engine": children.engine_of(worker, START_S)}
         processes["server"] = children.embedded_server()
         yield Stack(processes, waiting)
 
@@ -79,12 +78,3 @@ def worker_flags(setup: Setup, url: str, model: Path) -> list[str]:
         else:
             flags += [f"--{flag}", str(value)]
     return flags
-
-
-def _engine(worker: subprocess.Popen[bytes]) -> psutil.Process:
-    until = time.monotonic() + START_S
-    while not (found := psutil.Process(worker.pid).children()):
-        assert worker.poll() is None, "the worker ended"
-        assert time.monotonic() < until, f"the worker started no engine within {START_S:.0f} s"
-        time.sleep(0.05)
-    return found[0]

@@ -1,1 +1,1 @@
-"""Response formats by the hundred: how many are accepted, kept to, and what hostile ones cost others."""
+"""Response formats by the hundred: how many are accepted, and kept to."""

@@ -82,27 +82,25 @@ def closing(tokenizer: Any) -> list[int]:
     return sorted(token for text, token in tokenizer.get_vocab().items() if CLOSING.fullmatch(text))
 
 
+@dataclass(slots=True, eq=False)
 class Run:
     """All schemas with the same sampling parameters."""
 
-    def __init__(
-        self, engine: Engine[Any], tokenizer: Any, sampling: SamplingSpec, tokens: int, compact: bool
-    ) -> None:
-        self._engine = engine
-        self._tokenizer = tokenizer
-        self._sampling = sampling
-        self._tokens = tokens
-        self._compact = compact
+    engine: Engine[Any]
+    tokenizer: Any
+    sampling: SamplingSpec
+    tokens: int
+    compact: bool
 
     def answers(self, found: Mapping[str, Any]) -> list[Outcome]:
         outcomes = {handle: Outcome(name) for handle, name in enumerate(found, 1)}
         for handle, outcome in outcomes.items():
             self._submit(handle, outcome, json.dumps(found[outcome.name]))
-        while not self._engine.idle:
-            for report in self._engine.take_compiled():
+        while not self.engine.idle:
+            for report in self.engine.take_compiled():
                 if isinstance(report, Refused):
                     outcomes[report.handle].refused = report.message
-            if (step := self._engine.step()) is not None:
+            if (step := self.engine.step()) is not None:
                 _take(step, outcomes)
             else:
                 time.sleep(0.001)
@@ -118,17 +116,15 @@ class Run:
             outcome.refused = f"at submit: {error.errors()[0]['msg']}"
             return
         message = {"role": "user", "content": PROMPT.format(schema=text[:SHOWN_CHARS])}
-        chat = self._tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True)
-        prompt = tuple(self._tokenizer.encode(chat, add_special_tokens=False))
-        grammar = GrammarSpec(form.type, form.text, self._compact)
-        refused = self._engine.add(
-            EngineRequest(handle, prompt, self._tokens, self._sampling, grammar=grammar)
-        )
+        chat = self.tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True)
+        prompt = tuple(self.tokenizer.encode(chat, add_special_tokens=False))
+        grammar = GrammarSpec(form.type, form.text, self.compact)
+        refused = self.engine.add(EngineRequest(handle, prompt, self.tokens, self.sampling, grammar=grammar))
         assert refused is None, refused
 
     def _problem(self, schema: Any, outcome: Outcome) -> str:
         """Why the answer is none by its schema; empty if it is."""
-        text = self._tokenizer.decode(outcome.tokens, skip_special_tokens=True)
+        text = self.tokenizer.decode(outcome.tokens, skip_special_tokens=True)
         problem = problem_of_instance(json.dumps(schema), text, formats=True)
         return f"{problem}: {text:.80}" if problem else ""
 

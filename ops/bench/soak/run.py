@@ -27,6 +27,7 @@ from pathlib import Path
 
 import psutil
 from ops.bench import machine
+from ops.bench.command_line import parser_of
 from ops.bench.soak.load import QUEUE
 from ops.bench.soak.series import MIB, Series, draw
 from ops.bench.soak.server import Inspector
@@ -228,9 +229,7 @@ def _rss_mib(pid: int | None) -> float:
 
 
 def main(soak: Callable[[argparse.Namespace, str, Path], Coroutine[None, None, int]] = soak) -> int:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench soak", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("soak", __doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--redis-url", help="default: an embedded server")
     parser.add_argument("--model", help="a real model for the workers; default: the counting engine")

@@ -20,6 +20,7 @@ from math import comb
 from typing import Any
 
 from ops.bench import plots
+from ops.bench.command_line import add_threads, parser_of
 from ops.bench.models.checkpoints import checkpoint
 from ops.bench.models.shapes import SHAPES
 from ops.bench.plots import Row
@@ -147,15 +148,13 @@ def _within(width: int, answers: dict[Prompt, list[int]]) -> dict[Prompt, list[i
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m ops.bench speculation", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("speculation", __doc__)
     parser.add_argument("--models", nargs="+", choices=("smollm2", *SHAPES), default=["smollm2"])
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 64])
     parser.add_argument("--tokens", type=int, default=150, help="of an output, at most")
     parser.add_argument("--pairs", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=0, help="of the engine; 0: one for each core")
+    add_threads(parser)
     return parser.parse_args()
 
 

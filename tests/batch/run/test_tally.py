@@ -7,7 +7,7 @@ from array import array
 import pytest
 
 from millstream.batch.files.spent import Spent
-from millstream.batch.rows.line_findings import MAX_UNKNOWN
+from millstream.batch.rows.line_findings import MAX_UNKNOWN, note_names
 from millstream.batch.run.pace import work_of
 from millstream.batch.run.tally import Percentiles, Tally, agrees
 from millstream.wire.messages.choices import Choice
@@ -78,9 +78,9 @@ def test_agreement_ignores_case_spaces_and_the_full_stop(text: str, expected: st
 
 def test_unknown_names_are_counted_in_bounded_memory() -> None:
     tally = Tally()
-    tally.note_unknown(["tempo", "\ud800", "x" * 10_000])
+    note_names(tally.unknown, ["tempo", "\ud800", "x" * 10_000])
     for i in range(2 * MAX_UNKNOWN):
-        tally.note_unknown(["tempo", f"name-{i}"])
+        note_names(tally.unknown, ["tempo", f"name-{i}"])
     assert tally.unknown["tempo"] == 2 * MAX_UNKNOWN + 1
     assert tally.unknown["\\ud800"] == 1
     assert tally.unknown["…"] > 0

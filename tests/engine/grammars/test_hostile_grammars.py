@@ -9,8 +9,8 @@ from typing import Any
 
 import psutil
 import pytest
-from ops.bench.schemas.hostile import HOSTILE
 from pydantic import ValidationError
+from support.engine.hostile_formats import HOSTILE
 from support.engine.whole_engine import answers, engine_on
 from support.models import tokenizers
 from support.models.spelling import spelling_checkpoint

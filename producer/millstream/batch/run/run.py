@@ -11,6 +11,7 @@ from millstream.batch.files.input_file import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import LineFault, duplicate
+from millstream.batch.rows.line_findings import note_names
 from millstream.batch.rows.line_splitter import InputLine
 from millstream.batch.rows.output_rows import fault_row
 from millstream.batch.rows.seen_ids import SeenIds
@@ -106,6 +107,6 @@ class BatchRun:
             self.tally.skip(failed=self._journal.has_failure(custom_id))
             return None
         row = self._options.row_of(line, custom_id, fields)
-        self.tally.note_unknown(row.ignored)
-        self.tally.note_deprecated(row.deprecated)
+        note_names(self.tally.unknown, row.ignored)
+        self.tally.deprecated.update(row.deprecated)
         return row if self._options.reuse else replace(row, answer_key=None)

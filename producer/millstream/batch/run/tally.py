@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from millstream.batch.files.spent import NOTHING_SPENT, Spent
-from millstream.batch.rows.line_findings import note_names
 from millstream.batch.run.error_counts import Cause, Causes
 from millstream.batch.run.pace import NO_WORK, Pace, Work
 from millstream.wire.messages.job_messages import Result
@@ -135,7 +134,7 @@ class Tally:
         self.found = 0  # of `completed`: computed before this run began
         self.pace = Pace()
         self.deprecated: Counter[str] = Counter()
-        self.unknown: Counter[str] = Counter()
+        self.unknown: Counter[str] = Counter()  # by `note_names`, in bounded memory
         self._causes = Causes()
         self._ttft: array[float] = array("d")
         self._tpot: array[float] = array("d")
@@ -183,14 +182,6 @@ class Tally:
         """Count one line that has its row; `failed`: an error row."""
         self.skipped += 1
         self.skipped_failed += failed
-
-    def note_unknown(self, names: Iterable[str]) -> None:
-        """Count the names of one line's fields without effect."""
-        note_names(self.unknown, names)
-
-    def note_deprecated(self, names: Iterable[str]) -> None:
-        """Count the field names of one line that have newer ones."""
-        self.deprecated.update(names)
 
     def _compare(self, text: str | None, expected: str | None) -> None:
         if expected is not None:

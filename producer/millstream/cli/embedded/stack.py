@@ -118,7 +118,6 @@ def open_stack(
     *,
     say: Callable[[str], None],
     queue: str = "default",
-    worker_command: Sequence[str] = (),
 ) -> Iterator[Stack]:
     """Yields the server at `redis_url`; without one an embedded server, with a worker if there is a model.
 
@@ -142,7 +141,7 @@ def open_stack(
             f"no --redis-url: using an embedded server ({folder}) and a worker with {model.name} "
             "while this command runs"
         )
-        worker = LocalWorker(server.url, queue, model.path, folder / "worker.log", worker_command)
+        worker = LocalWorker(server.url, queue, model.path, folder / "worker.log")
         exits.enter_context(worker)
         server.note_worker(worker.pid)
         yield Stack(server.url, queue, (worker.check, server.check), worker.log.steps)
