@@ -90,6 +90,20 @@ async def test_living_workers_that_take_another_version_refuse(crew: Crew, clien
     assert (await client.submit("w1")).created  # none is alive, and there were some that take it
 
 
+async def test_older_workers_do_not_take_tools_with_a_format(crew: Crew, client: AsyncClient) -> None:
+    """They would ignore one of the two."""
+    await crew.open(1, 5)
+    await crew.join("older-1", 1, 5)
+    asked: Any = {
+        "messages": [{"role": "user", "content": "w1"}],
+        "tools": [{"type": "function", "function": {"name": "get"}}],
+    }
+    with pytest.raises(QueueMismatch, match="message version 6"):
+        await client.submit(**asked, response_format={"type": "json_object"})
+    assert (await client.submit(**asked)).created
+    assert (await client.submit(**asked, tool_choice="none", response_format={"type": "json_object"})).created
+
+
 async def test_one_worker_of_any_shard_is_enough(crew: Crew, client: AsyncClient) -> None:
     await crew.open(1, 1, shards=3)
     await crew.join("newer-1", 2, 2, shard=0)

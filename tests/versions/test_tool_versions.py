@@ -13,7 +13,8 @@ from support.workers.counting_worker import counted, model_name, write_tokenizer
 from support.workers.hand_worker import UNFIT_CALL, hand_worker
 from support.workers.work import record_of
 
-from millstream import AsyncClient
+from millstream import AsyncClient, Transcript
+from millstream.wire.messages.choices import ToolCallDelta
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("server", ["valkey"], indirect=True)]
 
@@ -47,3 +48,21 @@ async def test_an_older_client_sees_that_an_answer_is_not_whole(server: Server, 
     assert "schema_error" not in fields
     assert (fields["complete"], fields["finish_reason"]) == (False, "tool_calls")
     assert [call["function"]["name"] for call in fields["tool_calls"]] == ["get"]
+
+
+async def test_an_older_client_gets_calls_that_were_streamed(server: Server, earlier: Build) -> None:
+    """It passes over their pieces, and has them at the end."""
+    async with AsyncClient(server.url) as client, hand_worker(server.url) as worker:
+        job = await client.submit(**ASK, stream=True)
+        taken = await worker.take()
+        await taken.say("Well")
+        await taken.say("", tool_call_deltas=(ToolCallDelta(id="call_1", name="get", arguments='{"a"'),))
+        await taken.end(last="", calls_with=UNFIT_CALL)
+        seen = Transcript()
+        async for event in client.stream(job.id):
+            seen.add(event)
+        async with earlier.client(server) as foreign:
+            fields = await foreign.choice(job.id)
+    assert fields["text"] == seen.text() == "Well"
+    assert [call["function"]["arguments"] for call in fields["tool_calls"]] == ['{"a": "x"}']
+    assert [call.function.arguments for call in seen.tool_calls()] == ['{"a": "x"}']

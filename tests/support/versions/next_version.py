@@ -4,8 +4,8 @@ Its processes run side by side with those of this tree, on the same queues.
 `next_build`: writes and takes a message version more; every script has another body, and so another SHA1;
 requests, log entries, deltas, results, job hashes, lane entries, heartbeats and metadata have fields that
 this build does not know. `previous_build`: the same versions as this tree, with other script bodies; its
-workers know no digest of their model, nobody looks for workers that load, every tool is strict, and no answer
-says why its calls do not fit.
+workers know no digest of their model, nobody looks for workers that load, every tool is strict, no answer
+says why its calls do not fit, and no delta has pieces of calls.
 
     python -m support.versions.next_version FOLDER --redis-url=… --model=…
 
@@ -67,6 +67,8 @@ _EARLIER = (  # the same of the build before
     (_TOOLS, "strict: bool = False", "strict: ClassVar[bool] = True"),
     (_CHOICES, "from typing import ", "from typing import ClassVar, "),
     (_CHOICES, 'schema_error: str = ""', 'schema_error: ClassVar[str] = ""'),
+    (_CHOICES, "tool_call_deltas: tuple", "tool_call_deltas: ClassVar[tuple"),
+    (_CHOICES, "ToolCallDelta, ...] = ()", "ToolCallDelta, ...]] = ()"),
 )
 
 _IN_REQUESTS = """

@@ -52,9 +52,10 @@ class HandJob:
         self.seq = last_seq
         self.said = said
 
-    async def say(self, text: str, *, publish: bool = True) -> AppendOutcome:
-        """Append one delta. `publish` False: as if its message were lost on the way."""
-        call = calls.append(self.worker.keys, self.claim, seq=self.seq + 1, body=delta(text), publish=publish)
+    async def say(self, text: str, *, publish: bool = True, **fields: Any) -> AppendOutcome:
+        """Append one delta, with these fields. `publish` False: as if its message were lost on the way."""
+        body = delta(text, **fields)
+        call = calls.append(self.worker.keys, self.claim, seq=self.seq + 1, body=body, publish=publish)
         reply = await calls.run(self.worker.redis, call)
         if reply.outcome in (AppendOutcome.OK, AppendOutcome.DUPLICATE):
             self.seq += 1
@@ -191,7 +192,7 @@ def serving_thread(url: str, answer: Callable[[Request], Iterable[str]], jobs: i
 
 
 def delta(text: str, **ended: Any) -> bytes:
-    """A delta with one token for each character. `ended`: the fields of a last one."""
+    """A delta with one token for each character. `ended`: other fields, as those of a last one."""
     part = ChoiceDelta(text=text, token_ids=tuple(map(ord, text)), **ended)
     return codec.encode(Delta(choices=(part,)))
 
