@@ -120,14 +120,15 @@ def load_model(
     AttentionInterface.register(ATTENTION, _attend)
     # In FP8 layers go to the GPU one by one: in the checkpoint's type the model may be too large for it.
     read_to = torch.device("cpu") if weights == "fp8" else device
-    left_out = ""
+    left_out = forms = ""
     if is_packed(Path(folder)):
         as_codes = weights == "auto" and device.type == "cpu"
         model, form = load_packed(
             folder, config, dtype, read_to, ATTENTION, mark, as_codes=as_codes, library=chosen.library
         )
     else:
-        model, left_out = load_weights(folder, config, dtype, read_to, ATTENTION, report, mark, whole)
+        read = load_weights(folder, config, dtype, read_to, ATTENTION, report, mark, whole)
+        model, forms, left_out = read.model, read.forms, read.left_out
         form = str(dtype).removeprefix("torch.")
     anatomy = observe(model, ATTENTION)
     if not anatomy.finite:
@@ -140,6 +141,8 @@ def load_model(
     model = model.to(device)
     if weights in ("int8", "fp8"):
         form = f"{weights}+{form}" if kept else weights
+    if forms:
+        form = f"{form} from {forms}"
     held = weight_bytes(model)
     weight_line = f"weights: {form}, {held / 1e6:,.1f} MB, {8 * held / parameters:.2f} bits each"
     note = support.context_note(config)
