@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from itertools import chain
 from math import prod
@@ -25,7 +25,6 @@ from millstream_worker.engine.protocol.frames import LoadStep
 from millstream_worker.engine.runner.checkpoint.quantized.dense import forms_of, open_dense
 from millstream_worker.engine.runner.checkpoint.quantized.parts import UnreadWeight
 from millstream_worker.engine.runner.kv.pool_size import free_bytes
-from millstream_worker.engine.runner.model_config.quantization import settings_of
 from millstream_worker.engine.runner.model_config.support import UnsupportedModel, architecture
 from millstream_worker.engine.runner.model_config.text_half import text_class, text_names, tie_as_stored
 
@@ -51,19 +50,17 @@ def load_weights(
     report: Callable[[str], None],
     mark: Callable[[], None],
     whole: PretrainedConfig,
+    settings: Mapping[str, Any],
 ) -> ReadWeights:
     """Returns the model, its attention modules calling the function registered as `attention`. `config`: the
-    checkpoint's configuration, or its text half's; `whole`: the checkpoint's. Quantised weights are
-    dequantised. `mark` is called with each weight, `report` from time to time. Raises `UnsupportedModel`
-    where weights are missing, cannot be read or do not fit, or are more than the free memory."""
-    settings = settings_of(config)
-    for one in (config, whole):  # no quantiser of transformers takes part
-        if hasattr(one, "quantization_config"):
-            del one.quantization_config
+    checkpoint's configuration, or its text half's; `whole`: the checkpoint's; `settings`: what
+    `without_quantization` returned of them. Quantised weights are dequantised. `mark` is called with each
+    weight, `report` from time to time. Raises `UnsupportedModel` where weights are missing, cannot be read or
+    do not fit, or are more than the free memory."""
     with (
         _progress_to(report, mark),
         _segments_of_their_own(),
-        _named(config, folder),
+        named_faults(config, folder),
         open_dense(Path(folder), settings, dtype, device) as stored,
     ):
         names = {name: name for name in stored} if whole is config else text_names(stored)
@@ -126,7 +123,7 @@ def check_finite(folder: str, model: PreTrainedModel) -> None:
 
 
 @contextlib.contextmanager
-def _named(config: PretrainedConfig, folder: str) -> Iterator[None]:
+def named_faults(config: PretrainedConfig, folder: str) -> Iterator[None]:
     """Raises `UnsupportedModel` with the model's name for a quantised weight that cannot be read."""
     try:
         yield

@@ -22,6 +22,16 @@ def settings_of(config: object) -> dict[str, Any]:
     return found if isinstance(found, dict) else dict(found.to_dict())
 
 
+def without_quantization(*configs: object) -> dict[str, Any]:
+    """Returns the quantization_config of the first, and deletes it from all: no quantiser of transformers
+    takes part in loading."""
+    settings = settings_of(configs[0])
+    for config in configs:
+        if hasattr(config, "quantization_config"):
+            delattr(config, "quantization_config")
+    return settings
+
+
 def reason_against(settings: Mapping[str, Any]) -> str | None:
     """Returns what follows the name of a model whose weights cannot be read; None for all others."""
     method = settings.get("quant_method")

@@ -80,8 +80,8 @@ class Float4:
         parts.expect(self._codes, (outputs, size), dtypes=("U8",))
         _, inputs = self.shape = outputs, 2 * size
         _, groups = parts.sides("_scale")
-        self._group = inputs // groups if groups else 0
-        if self._group not in (16, 32) or inputs % groups:
+        self.group = inputs // groups if groups else 0
+        if self.group not in (16, 32) or inputs % groups:
             raise parts.unread(f"{groups} scales of {inputs} inputs are not read; one for 16 or 32 is")
         exponents = parts.dtype("_scale") in _EXPONENTS
         allowed = _EXPONENTS if exponents else ("F8_E4M3", *_FLOATS)
@@ -102,7 +102,7 @@ class Float4:
             scales = scales / read("_global_scale", device)
         if "_scale_2" in self._parts:
             scales = scales * read("_scale_2", device)
-        return Grid(codes, scales / 2, group=self._group)
+        return Grid(codes, scales / 2, group=self.group)
 
 
 class ExpertsFloat4:
@@ -126,18 +126,18 @@ class ExpertsFloat4:
         self.shape = experts, 32 * groups, outputs
 
     def fill(self, weight: Tensor, expert: int, first: int, end: int) -> None:
-        """Writes outputs of an expert. Two numbers are looked up at once, in the weight's type, which has
-        numbers of 4 bits and powers of two as they are."""
+        """Writes outputs of an expert. Both numbers of a byte are looked up at once, in the weight's type,
+        which has numbers of 4 bits and powers of two as they are."""
         some = expert, slice(first, end)
         blocks = self._parts.read("_blocks", weight.device, *some)
         scales = e8m0(self._parts.read("_scales", weight.device, *some)).to(weight.dtype)
-        pairs = _pairs(weight.dtype, weight.device)
-        numbers = torch.index_select(pairs, 0, blocks.flatten().int()).view(*scales.shape, 32)
-        weight[expert, :, first:end] = (numbers * scales[..., None]).flatten(-2).T
+        pairs = _pairs(weight.dtype, weight.device)[blocks.flatten().int()]
+        numbers = pairs.view(weight.dtype).view(*scales.shape, 32).mul_(scales[..., None])
+        weight[expert, :, first:end] = numbers.flatten(-2).T
 
 
 def _pairs(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Returns the two numbers of each byte [256, 2], the low half's first."""
-    numbers = torch.tensor(E2M1, dtype=dtype)
-    every = torch.arange(256)
-    return torch.stack((numbers[every & 15], numbers[every >> 4]), 1).to(device)
+    """Returns the two numbers of each byte, the low half's first, as one whole number [256]."""
+    numbers, every = torch.tensor(E2M1, dtype=dtype), torch.arange(256)
+    pairs = torch.stack((numbers[every & 15], numbers[every >> 4]), 1)
+    return pairs.view(torch.int32 if dtype.itemsize == 2 else torch.int64).flatten().to(device)

@@ -38,7 +38,7 @@ class _Packed:
         fits = asked > 0 and -(-inputs // asked) == self.groups
         if self.groups < 1 or inputs < 1:
             raise self._parts.unread(f"it has {inputs} inputs and {self.groups} scales of an output")
-        self._group = asked if fits else -(-inputs // self.groups)
+        self.group = asked if fits else -(-inputs // self.groups)
         self._of_input: Tensor | None = None
         if order is None or order not in self._parts:
             if not fits and inputs % self.groups:
@@ -48,12 +48,12 @@ class _Packed:
         of_input = self._parts.read(order, _CPU).long()
         if int(of_input.min()) < 0 or int(of_input.max()) >= self.groups:
             raise self._parts.unread(f"its g_idx names a group that is none of its {self.groups}")
-        if not torch.equal(of_input, torch.arange(inputs) // self._group):
+        if not torch.equal(of_input, torch.arange(inputs) // self.group):
             self._of_input = of_input
 
     def _grid(self, codes: Tensor, scales: Tensor, zeros: Tensor) -> Grid:
         of_input = None if self._of_input is None else self._of_input.to(codes.device)
-        return Grid(codes, scales.float(), zeros, self._group, of_input)
+        return Grid(codes, scales.float(), zeros, self.group, of_input)
 
 
 class GPTQ(_Packed):
@@ -175,7 +175,7 @@ class IntQuantized(_Packed):
         scales = self._of_outputs("_scale", first, end, device)
         has_zeros = "_zero_point" in self._parts
         zeros = self._of_outputs("_zero_point", first, end, device) if has_zeros else None
-        return Grid(codes, scales.float(), zeros, self._group)  # of 8 bits
+        return Grid(codes, scales.float(), zeros, self.group)  # of 8 bits
 
     def _of_outputs(self, part: str, first: int, end: int, device: torch.device) -> Tensor:
         numbers = self._parts.read(part, device)
