@@ -68,6 +68,15 @@ def test_weights_are_those_of_the_format(
         assert torch.equal(weights["a.weight"][...], want.bfloat16())
 
 
+def test_experts_that_are_one_tensor_have_scales_each(tmp_path: Path) -> None:
+    packed = [float8(torch.randn(96, 128) * size, "blocks") for size in (1, 2, 3)]
+    parts = {part: torch.stack([one[part] for one, _ in packed]) for part in ("", "_scale_inv")}
+    save_file(named("experts.gate_up_proj", parts), tmp_path / "model.safetensors")
+    settings = FORMATS["fp8-blocks"][1]
+    with open_dense(tmp_path, settings, torch.float32, CPU) as weights:
+        assert torch.equal(weights["experts.gate_up_proj"][...], torch.stack([want for _, want in packed]))
+
+
 @pytest.mark.parametrize("form", TIERED)
 def test_tokens_are_those_of_generate(form: str, tmp_path: Path) -> None:
     folder, dense = build_quantized(form, tmp_path)

@@ -6,12 +6,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from support.engine.planning import Segment, pack
 from support.engine.serving import logits_of, runner_of
-from support.models.checkpoints import logits, plain, quiet
+from support.models.checkpoints import build, logits, plain, quiet
 from support.models.multimodal import build_whole, whole
-from support.models.quantized_checkpoints import FORMATS, awq, build_quantized, named, quantize
+from support.models.quantized_checkpoints import (
+    FORMATS,
+    SIZES,
+    awq,
+    build_quantized,
+    float8,
+    named,
+    quantize,
+)
 
 from millstream_worker.engine.runner.checkpoint.quantized import dense as reading
 from millstream_worker.engine.runner.checkpoint.quantized.dense import open_dense
@@ -98,6 +106,19 @@ def test_a_dense_model_computes_with_its_own_bits(form: str, tmp_path: Path) -> 
     assert off(prefilled(loaded), logits(plain(dense), PROMPT)) < ROWS
     layers = [one for one in loaded.model.modules() if isinstance(one, QuantizedLinear)]
     assert {layer.quantized.bits for layer in layers} == {8 if OWN[form][0] > 8 else 4}
+
+
+def test_layers_in_fp8_are_dequantised_beside_codes(tmp_path: Path) -> None:
+    ends = ("q_proj.weight", "up_proj.weight")
+    half, _ = quantize(build("llama", tmp_path, **SIZES), awq, {"quant_method": "awq"}, ends)
+    tensors = load_file(half / "model.safetensors")
+    name = "model.layers.0.mlp.down_proj.weight"
+    parts, want = float8(tensors.pop(name), "tensor")
+    save_file(tensors | named(name, parts), half / "model.safetensors", {"format": "pt"})
+    loaded = loaded_of(half, tmp_path / "cache")
+    assert loaded.weights == "awq-int4+float32 from fp8"
+    layer = loaded.model.get_submodule(name.removesuffix(".weight"))
+    assert torch.equal(layer(torch.eye(128)).T, want)
 
 
 def test_codes_are_made_once(tmp_path: Path) -> None:

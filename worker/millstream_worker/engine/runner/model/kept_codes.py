@@ -18,7 +18,7 @@ from millstream_worker.engine.protocol.config import cache_folder
 from millstream_worker.engine.runner.checkpoint.checkpoint import Checkpoint
 from millstream_worker.engine.runner.checkpoint.conversion_cache import kept_folder
 from millstream_worker.engine.runner.checkpoint.model_digest import digest_of
-from millstream_worker.engine.runner.checkpoint.quantized.dense import DenseWeight, open_dense
+from millstream_worker.engine.runner.checkpoint.quantized.dense import forms_of, open_dense
 from millstream_worker.engine.runner.checkpoint.quantized.own_bits import code_bytes, codes_of, has_codes
 from millstream_worker.engine.runner.model.weights import check_memory, named_faults
 from millstream_worker.engine.runner.model_config.model_types import HEADED
@@ -65,7 +65,7 @@ def kept_codes(
 
         def make(partial: Path) -> None:
             partial.mkdir()
-            write_packed(partial, _packed(weights, codes, mark))
+            write_packed(partial, _packed(weights, codes, dtype, mark))
 
         try:
             return kept_folder(kept, source.name, make, report), ""
@@ -100,16 +100,21 @@ def _digest(folder: Path, dtype: torch.dtype) -> str:
     return hashlib.sha256(f"{digest} {dtype} {_FORM}".encode()).hexdigest()[:16]
 
 
-def _packed(weights: Mapping[str, Any], codes: set[str], mark: Callable[[], None]) -> PackedWeights:
+def _packed(
+    weights: Mapping[str, Any], codes: set[str], dtype: torch.dtype, mark: Callable[[], None]
+) -> PackedWeights:
     found: dict[str, WeightCodes] = {}
     others: dict[str, Tensor] = {}
-    forms: Counter[str] = Counter()
+    own: Counter[str] = Counter()
     for name, weight in weights.items():
         mark()
-        if isinstance(weight, DenseWeight):
-            forms[weight.format.form] += prod(weight.get_shape())
         if name in codes and (one := codes_of(weight)) is not None:
             found[name] = one
+            own[weight.format.form] += prod(weight.get_shape())
         else:
             others[name] = weight[...].contiguous()
-    return PackedWeights(found, others, named(forms))
+    form = str(dtype).removeprefix("torch.")
+    dense = forms_of({name: weights[name] for name in others})
+    return PackedWeights(
+        found, others, "+".join(filter(None, (named(own), dense and f"{form} from {dense}")))
+    )

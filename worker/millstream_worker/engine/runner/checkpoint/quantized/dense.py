@@ -55,7 +55,7 @@ class DenseWeight:
         *_, outputs, inputs = self.format.shape
         if isinstance(self.format, ExpertsFloat4):
             outputs, inputs = inputs, outputs
-        some = max(_STEP, _AT_ONCE // inputs // _STEP * _STEP)
+        some = max(_STEP, _AT_ONCE // max(1, inputs) // _STEP * _STEP)
         for first in range(0, outputs, some):
             yield first, min(first + some, outputs)
 
