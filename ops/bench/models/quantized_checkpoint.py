@@ -10,7 +10,7 @@ from typing import Any
 
 from ops.bench.models.checkpoints import cache, own_name
 
-_GROUP = 128
+_GROUP = 64
 _GPT_OSS = {"experts": 32, "hidden": 2880, "vocab": 201088}
 
 

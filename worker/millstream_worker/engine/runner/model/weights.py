@@ -66,11 +66,12 @@ def load_weights(
         names = {name: name for name in stored} if whole is config else text_names(stored)
         if whole is not config:
             tie_as_stored(config, whole, names.values())
-        count = sum(prod(stored[name].get_shape()) for name in names)
-        check_memory(count * dtype.itemsize, str(dtype).removeprefix("torch."), device)
+        needed = sum(prod(stored[name].get_shape()) for name in names) * dtype.itemsize
+        form = str(dtype).removeprefix("torch.")
+        check_memory(needed, form, device)
         forms = forms_of({name: stored[name] for name in names})
         if forms:
-            report(f"{LoadStep.WEIGHTS}: {forms} become {str(dtype).removeprefix('torch.')}")
+            report(f"{LoadStep.WEIGHTS}: {forms} become {form}, {needed / 1e9:,.1f} GB in all")
         model, found = text_class(config, whole).from_pretrained(
             None,
             config=config,
