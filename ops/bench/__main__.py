@@ -46,6 +46,7 @@ PARTS: dict[str, Part] = {
     "context": Part(
         "pieces.context", "steps of rows with long contexts, keys and values in INT8 or not", True
     ),
+    "reading": Part("pieces.reading", "a quantised checkpoint into the model's type: rate and peak memory"),
     "weights": Part("pieces.weights", "steps by the format of the weights", True),
     "grammars": Part("grammars.part", "what grammars cost a step, of one schema and of many", True),
     "beside": Part("grammars.beside", "answers by a schema, here and in vLLM"),

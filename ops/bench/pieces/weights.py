@@ -1,6 +1,7 @@
-"""Steps of an engine by the format of its weights: as they are, quantised at load, and in a GGUF file's bits.
+"""Steps of an engine by the format of its weights: as they are, quantised at load, and in the own bits of a
+GGUF file or of quantised safetensors.
 
-    python -m ops.bench weights [--models smol135m qwen06b] [--weights auto int8 Q8_0 Q4_0 Q4_1]
+    python -m ops.bench weights [--models smol135m qwen06b] [--weights auto int8 Q8_0 Q4_0 Q4_1 awq-int4 w8a8]
 
 Milliseconds of a whole step of decoding rows, replayed, and from a prompt to its first token; in brackets how
 many times as fast as the first format. One engine comes after the other: of several in a process, only the
@@ -22,6 +23,7 @@ from ops.bench.command_line import add_threads, parsed, parser_of
 from ops.bench.models.checkpoints import checkpoint
 from ops.bench.models.compiled_config import compiled_config
 from ops.bench.models.packed_checkpoint import packed_checkpoint
+from ops.bench.models.quantized_checkpoint import FORMS, quantized_checkpoint
 from ops.bench.models.size import size_of
 from ops.bench.pieces.replay import PROMPT, TURN, fill, step_s
 from ops.bench.plots import Row
@@ -32,7 +34,7 @@ from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
-AS_THEY_ARE = ("auto", "int8")  # settings of a worker; the others are types of GGUF
+AS_THEY_ARE = ("auto", "int8")  # settings of a worker; others are types of files
 _PREFILL = 10**6  # the number of its requests
 
 
@@ -73,7 +75,8 @@ def _seconds(
 def _in_form(config: EngineConfig, folder: Path, weights: str) -> EngineConfig:
     if weights in AS_THEY_ARE:
         return replace(config, weights=weights)
-    return replace(config, model=str(packed_checkpoint(folder, weights)))
+    made = quantized_checkpoint if weights in FORMS else packed_checkpoint
+    return replace(config, model=str(made(folder, weights)))
 
 
 def _prefill(engine: Engine[Any], prompt: Sequence[int], tokens: int) -> float:

@@ -13,7 +13,7 @@ from filelock import FileLock
 from support.models.gguf_files import BOS, EOS, TOKENS, UNK, tiny_llama, write_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from millstream_worker.engine.runner.checkpoint import gguf_cache
+from millstream_worker.engine.runner.checkpoint import conversion_cache
 from millstream_worker.engine.runner.checkpoint.gguf_cache import GGUFCache, GGUFError
 
 Type = gguf.GGMLQuantizationType
@@ -132,7 +132,7 @@ def test_one_that_waits_for_a_conversion_says_so(
     file: Path, cache: GGUFCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not taken for stuck."""
-    monkeypatch.setattr(gguf_cache, "_TELL_S", 0.05)
+    monkeypatch.setattr(conversion_cache, "_TELL_S", 0.05)
     folder, told = cache.folder_of(file, Told()), Told()
     folder.rename(folder.with_name("aside"))
     other = FileLock(f"{folder}.lock", is_singleton=False)

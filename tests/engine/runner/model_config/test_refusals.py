@@ -27,14 +27,14 @@ MODELS: list[tuple[str, str, dict[str, Any] | None, str]] = [
     ("qwen3_5", "Qwen3_5ForConditionalGeneration", None, f"{_STATE}; of its kind runs qwen3"),
     ("qwen3_vl", "Qwen3VLForConditionalGeneration", None, _RUNS),
     ("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", None, _RUNS),
-    ("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", _AWQ, "quantised weights (awq)"),
-    ("qwen3", "Qwen3ForCausalLM", _FP8, "quantised weights (fp8)"),
-    ("qwen3", "Qwen3ForCausalLM", _AWQ, "quantised weights (awq)"),
+    ("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", _AWQ, _RUNS),
+    ("qwen3", "Qwen3ForCausalLM", _FP8, _RUNS),
+    ("qwen3", "Qwen3ForCausalLM", _AWQ, _RUNS),
     ("gemma3", "Gemma3ForConditionalGeneration", None, _RUNS),
     ("gemma3n", "Gemma3nForConditionalGeneration", None, _RUNS),
     ("gemma4", "Gemma4ForConditionalGeneration", None, _RUNS),
-    ("gpt_oss", "GptOssForCausalLM", {"quant_method": "mxfp4"}, "quantised weights (mxfp4)"),
-    ("mistral3", "Mistral3ForConditionalGeneration", _FP8, "quantised weights (fp8)"),
+    ("gpt_oss", "GptOssForCausalLM", {"quant_method": "mxfp4"}, _RUNS),
+    ("mistral3", "Mistral3ForConditionalGeneration", _FP8, _RUNS),
     ("mistral3", "Mistral3ForConditionalGeneration", None, _RUNS),
     ("lfm2", "Lfm2ForCausalLM", None, _STATE),
     ("lfm2_moe", "Lfm2MoeForCausalLM", None, _STATE),
@@ -50,9 +50,10 @@ MODELS: list[tuple[str, str, dict[str, Any] | None, str]] = [
     ("glm4_moe_lite", "Glm4MoeLiteForCausalLM", None, _RUNS),
     ("deepseek_v32", "DeepseekV32ForCausalLM", _FP8, "selects or compresses the keys"),
     ("llama4", "Llama4ForConditionalGeneration", None, "of its kind runs llama"),
-    ("llama", "LlamaForCausalLM", _PACKED, "quantised weights (compressed-tensors)"),
-    ("llama", "LlamaForCausalLM", _GPTQ, "quantised weights (gptq)"),
-    ("llama", "LlamaForCausalLM", _BNB, "quantised weights (bitsandbytes)"),
+    ("llama", "LlamaForCausalLM", _PACKED, _RUNS),
+    ("llama", "LlamaForCausalLM", _GPTQ, _RUNS),
+    ("llama", "LlamaForCausalLM", _BNB, _RUNS),
+    ("llama", "LlamaForCausalLM", {"quant_method": "aqlm"}, "quantised weights (aqlm)"),
     ("llama", "LlamaForCausalLM", {}, _RUNS),  # null in the file
     ("granite_docling", "GraniteDoclingForConditionalGeneration", None, _RUNS),
     ("smolvlm", "SmolVLMForConditionalGeneration", None, _RUNS),
@@ -95,4 +96,4 @@ def test_a_published_model_runs_or_is_told_why_not(
     assert "\n" not in said
     assert len(said) <= 300
     assert said.startswith((architecture, model_type))
-    assert "--models" in said or "use one" in said, "no way out"
+    assert "--models" in said or "a GGUF file" in said, "no way out"

@@ -15,6 +15,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 from millstream_worker.engine.runner.model.load import load_model
 from millstream_worker.engine.runner.model_config.model_types import HALVES, PROVEN
+from millstream_worker.engine.runner.model_config.quantization import READ_METHODS
 from millstream_worker.engine.runner.model_config.support import (
     UnsupportedModel,
     check,
@@ -77,13 +78,35 @@ def test_the_readme_has_the_number_of_types() -> None:
     assert f"of {len(HALVES)} multimodal ones the text half" in readme
 
 
-@pytest.mark.parametrize("method", ["compressed-tensors", "awq", "gptq", "bitsandbytes", "fp8", "mxfp4"])
-def test_quantised_weights_are_refused_with_the_way_out(method: str) -> None:
-    config = AutoConfig.for_model("llama", quantization_config={"quant_method": method, "bits": 4})
-    with pytest.raises(
-        UnsupportedModel, match=rf"quantised weights \({method}\).* GGUF files only: use one.*WEIGHTS=int8"
-    ):
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"quant_method": "hqq"}, r"\(hqq\), which are not read; read are auto-round, awq, "),
+        ({"quant_method": "awq", "version": "gemv"}, r"\(awq\) of version gemv; gemm is read"),
+        ({"quant_method": "gptq", "checkpoint_format": "marlin"}, "in checkpoint_format marlin; gptq and"),
+        ({"quant_method": "auto-round", "packing_format": "auto_round:x"}, "in packing_format auto_round:x"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "with load_in_8bit; nf4 and fp4 are read"),
+        (
+            {"quant_method": "compressed-tensors", "transform_config": {"config_groups": {"R1": {}}}},
+            "with transforms of the inputs",
+        ),
+        (
+            {"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24-bitmask"}},
+            "sparsity_config.format sparse-24-bitmask; dense is read",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value["quant_method"],
+)
+def test_quantised_weights_that_are_not_read_are_refused(settings: dict[str, Any], says: str) -> None:
+    config = AutoConfig.for_model("llama", quantization_config=settings)
+    with pytest.raises(UnsupportedModel, match=f"has quantised weights .*{says}") as refused:
         check(config)
+    assert str(refused.value).endswith(": use the model in bfloat16, or a GGUF file")
+
+
+@pytest.mark.parametrize("method", READ_METHODS)
+def test_quantised_weights_that_are_read_run(method: str) -> None:
+    check(AutoConfig.for_model("llama", quantization_config={"quant_method": method}))
 
 
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 75}

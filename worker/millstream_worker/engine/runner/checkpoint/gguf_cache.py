@@ -1,34 +1,25 @@
 """GGUF files as checkpoints: converted once, kept as safetensors, found again by content. Quantised weights
-keep their own bits (`packed`) where these can be computed, else they are dequantised.
-
-<cache>/<stem>-<digest>/          config, generation config, weights, tokenizer with its chat template
-<cache>/<stem>-<digest>.lock      held by the process that converts
-<cache>/<stem>-<digest>.partial/  a conversion under way, or what a killed one left
+keep their own bits (`packed`) where these can be computed, else they are dequantised. A converted one is
+<cache>/<stem>-<digest>/: config, generation config, weights, tokenizer with its chat template.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import shutil
 import struct
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from filelock import FileLock, Timeout
 
-from millstream_worker.engine.protocol.frames import LoadStep
+from millstream_worker.engine.runner.checkpoint.conversion_cache import Report, kept_folder
 from millstream_worker.engine.runner.checkpoint.gguf_header import check_header
 from millstream_worker.engine.runner.checkpoint.gguf_weights import GGUFError, GGUFWeights, check_whole
 from millstream_worker.engine.runner.checkpoint.model_digest import digest_of_file
 from millstream_worker.engine.runner.quantization.packed import write_packed
 
-Report = Callable[[str], None]
-
-_TELL_S = 15.0  # that it waits: an engine that reports nothing for long is taken for stuck
 _FORM = b"5"  # of what is kept: with another one everything is converted anew
 _UNREADABLE = (  # what the readers of GGUF raise for a file that is not what it says
     ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, struct.error,
@@ -45,47 +36,20 @@ class GGUFCache:
         """The checkpoint made from a GGUF file; makes it if that was not done before. Raises GGUFError."""
         try:
             kept = self._folder / f"{file.stem}-{digest_of_file(file, _FORM)[:16]}"
-            if kept.is_dir():
-                return kept
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with _held(f"{kept}.lock", f"which converts {file.name}", report):
-                if not kept.is_dir():  # else another process has made it while this one waited
-                    _convert(file, kept, report)
+            return kept_folder(kept, file.name, lambda partial: _convert(file, partial), report)
         except OSError as error:
             raise GGUFError(f"it cannot be converted into {self._folder}: {error}") from error
-        return kept
 
 
-@contextlib.contextmanager
-def _held(name: str, does: str, report: Report) -> Iterator[None]:
-    """Reports while it waits for the lock: whoever holds it works, and lets go of it when it dies."""
-    lock = FileLock(name)
-    while True:
-        with contextlib.suppress(Timeout):
-            lock.acquire(timeout=_TELL_S)
-            break
-        report(f"{LoadStep.WAIT}, {does}")
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _convert(file: Path, kept: Path, report: Report) -> None:
+def _convert(file: Path, partial: Path) -> None:
     try:
         check_header(file)
     except ValueError as error:
         raise GGUFError(str(error)) from error
-    partial = kept.with_name(kept.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    report(f"{LoadStep.CONVERT} {file.name}, once")
     try:
         _write(file, partial)
-        partial.rename(kept)
     except _UNREADABLE as error:
         raise GGUFError(f"no GGUF file that transformers can read: {error!r}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)  # half a model on a disk that may be full by it
 
 
 def _write(file: Path, folder: Path) -> None:

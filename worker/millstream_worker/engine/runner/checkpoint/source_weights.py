@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,6 +15,22 @@ from millstream_worker.engine.runner.checkpoint.size_bounds import read_json
 
 INDEX = "model.safetensors.index.json"
 _WHOLE = "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor in a file of safetensors, by the file's header. `dtype`: as safetensors names it."""
+
+    file: Path
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def read(self, *index: Any) -> Any:
+        """Returns what `index` takes of it as a torch tensor. Its file is mapped as long as that lives: what
+        was read of an open one would stay resident."""
+        with safe_open(self.file, framework="pt") as file:
+            return file.get_slice(self.name)[index or ...]
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -37,3 +54,14 @@ def open_weights(folder: Path) -> Iterator[Mapping[str, Any]]:
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(safe_open(file, framework="pt")) for file in weight_files(folder)]
         yield {name: file.get_slice(name) for file in files for name in file.keys()}  # noqa: SIM118 - no mapping
+
+
+def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """Returns all tensors of a folder by name. Reads headers only."""
+    found = {}
+    for path in weight_files(folder):
+        with safe_open(path, framework="np") as file:
+            for name in file.keys():  # noqa: SIM118 - no mapping
+                tensor = file.get_slice(name)
+                found[name] = StoredTensor(path, name, tensor.get_dtype(), tuple(tensor.get_shape()))
+    return found

@@ -30,12 +30,14 @@ from millstream_worker.engine.runner.linear.replace import (
 from millstream_worker.engine.runner.model.anatomy import Anatomy, observe
 from millstream_worker.engine.runner.model.attention_choice import choose
 from millstream_worker.engine.runner.model.dtypes import check_weights
+from millstream_worker.engine.runner.model.kept_codes import kept_codes
 from millstream_worker.engine.runner.model.kv_choice import in_format
 from millstream_worker.engine.runner.model.model_heads import ModelHeads
 from millstream_worker.engine.runner.model.packed_model import load_packed
 from millstream_worker.engine.runner.model.weights import check_finite, load_weights
 from millstream_worker.engine.runner.model_config import support
 from millstream_worker.engine.runner.model_config.config_file import end_ids, load_config
+from millstream_worker.engine.runner.model_config.quantization import without_quantization
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.quantization.packed import is_packed
 
@@ -120,14 +122,19 @@ def load_model(
     AttentionInterface.register(ATTENTION, _attend)
     # In FP8 layers go to the GPU one by one: in the checkpoint's type the model may be too large for it.
     read_to = torch.device("cpu") if weights == "fp8" else device
-    left_out = ""
-    if is_packed(Path(folder)):
-        as_codes = weights == "auto" and device.type == "cpu"
+    left_out = forms = not_own = ""
+    as_codes = weights == "auto" and device.type == "cpu"
+    settings = without_quantization(config, whole)
+    packed = Path(folder) if is_packed(Path(folder)) else None
+    if packed is None and as_codes:
+        packed, not_own = kept_codes(folder, config, whole, settings, dtype, cache_dir, report, mark)
+    if packed is not None:
         model, form = load_packed(
-            folder, config, dtype, read_to, ATTENTION, mark, as_codes=as_codes, library=chosen.library
+            str(packed), config, dtype, read_to, ATTENTION, mark, as_codes=as_codes, library=chosen.library
         )
     else:
-        model, left_out = load_weights(folder, config, dtype, read_to, ATTENTION, report, mark, whole)
+        read = load_weights(folder, config, dtype, read_to, ATTENTION, report, mark, whole, settings)
+        model, forms, left_out = read.model, read.forms, read.left_out
         form = str(dtype).removeprefix("torch.")
     anatomy = observe(model, ATTENTION)
     if not anatomy.finite:
@@ -140,6 +147,8 @@ def load_model(
     model = model.to(device)
     if weights in ("int8", "fp8"):
         form = f"{weights}+{form}" if kept else weights
+    if forms:
+        form = f"{form} from {forms}"
     held = weight_bytes(model)
     weight_line = f"weights: {form}, {held / 1e6:,.1f} MB, {8 * held / parameters:.2f} bits each"
     note = support.context_note(config)
@@ -159,7 +168,7 @@ def load_model(
         weights=form,
         weight_bytes=held,
         device=device,
-        notes=(*filter(None, (left_out, note)), attention_line, linear_layers, *kept, weight_line),
+        notes=(*filter(None, (left_out, not_own, note)), attention_line, linear_layers, *kept, weight_line),
         fallbacks=(attention_line,) if chosen.fallback else (),
     )
 

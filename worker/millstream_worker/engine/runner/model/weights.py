@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -21,12 +22,23 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from millstream_worker.engine.protocol.frames import LoadStep
-from millstream_worker.engine.runner.checkpoint.source_weights import open_weights
+from millstream_worker.engine.runner.checkpoint.quantized.dense import forms_of, open_dense
+from millstream_worker.engine.runner.checkpoint.quantized.parts import UnreadWeight
 from millstream_worker.engine.runner.kv.pool_size import free_bytes
 from millstream_worker.engine.runner.model_config.support import UnsupportedModel, architecture
 from millstream_worker.engine.runner.model_config.text_half import text_class, text_names, tie_as_stored
 
 _TELL_S = 1.0  # between two reports of how far reading is
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadWeights:
+    """A model in evaluation mode. `forms`: the names of the formats that its weights were dequantised from;
+    `left_out`: a line on what is not loaded. Each "" where there is none."""
+
+    model: PreTrainedModel
+    forms: str
+    left_out: str
 
 
 def load_weights(
@@ -38,18 +50,28 @@ def load_weights(
     report: Callable[[str], None],
     mark: Callable[[], None],
     whole: PretrainedConfig,
-) -> tuple[PreTrainedModel, str]:
-    """Returns the model in evaluation mode, its attention modules calling the function registered as
-    `attention`, and a line on what is not loaded ("": nothing is left out). `config`: the checkpoint's
-    configuration, or its text half's; `whole`: the checkpoint's. `mark` is called with each weight, `report`
-    from time to time. Raises `UnsupportedModel` where weights are missing or do not fit, or are more than the
-    free memory."""
-    with _progress_to(report, mark), _segments_of_their_own(), open_weights(Path(folder)) as stored:
+    settings: Mapping[str, Any],
+) -> ReadWeights:
+    """Returns the model, its attention modules calling the function registered as `attention`. `config`: the
+    checkpoint's configuration, or its text half's; `whole`: the checkpoint's; `settings`: what
+    `without_quantization` returned of them. Quantised weights are dequantised. `mark` is called with each
+    weight, `report` from time to time. Raises `UnsupportedModel` where weights are missing, cannot be read or
+    do not fit, or are more than the free memory."""
+    with (
+        _progress_to(report, mark),
+        _segments_of_their_own(),
+        named_faults(config, folder),
+        open_dense(Path(folder), settings, dtype, device) as stored,
+    ):
         names = {name: name for name in stored} if whole is config else text_names(stored)
         if whole is not config:
             tie_as_stored(config, whole, names.values())
-        count = sum(prod(stored[name].get_shape()) for name in names)
-        check_memory(count * dtype.itemsize, str(dtype).removeprefix("torch."), device)
+        needed = sum(prod(stored[name].get_shape()) for name in names) * dtype.itemsize
+        form = str(dtype).removeprefix("torch.")
+        check_memory(needed, form, device)
+        forms = forms_of({name: stored[name] for name in names})
+        if forms:
+            report(f"{LoadStep.WEIGHTS}: {forms} become {form}, {needed / 1e9:,.1f} GB in all")
         model, found = text_class(config, whole).from_pretrained(
             None,
             config=config,
@@ -72,10 +94,11 @@ def load_weights(
     for module in model.modules():
         if isinstance(module, PreTrainedModel):  # some look for padding in each step, and wait for the device
             module.warn_if_padding_and_no_attention_mask = lambda *_: None
-    if whole is config:
-        return model.eval(), ""
-    left_out = f"{len(stored) - len(names)} weights of its other parts are not loaded"
-    return model.eval(), f"text half of {architecture(whole)}: {left_out}"
+    left_out = ""
+    if whole is not config:
+        others = f"{len(stored) - len(names)} weights of its other parts are not loaded"
+        left_out = f"text half of {architecture(whole)}: {others}"
+    return ReadWeights(model.eval(), forms, left_out)
 
 
 def check_memory(needed: int, form: str, device: torch.device) -> None:
@@ -98,6 +121,15 @@ def check_finite(folder: str, model: PreTrainedModel) -> None:
                 f"{folder}: {name} has values that are not finite, with which every answer is noise; fetch "
                 "the weights and config.json anew"
             )
+
+
+@contextlib.contextmanager
+def named_faults(config: PretrainedConfig, folder: str) -> Iterator[None]:
+    """Raises `UnsupportedModel` with the model's name for a quantised weight that cannot be read."""
+    try:
+        yield
+    except UnreadWeight as error:
+        raise UnsupportedModel(f"{architecture(config)}: {folder}: {error}") from error
 
 
 @contextlib.contextmanager

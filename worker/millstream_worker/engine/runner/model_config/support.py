@@ -19,6 +19,7 @@ from millstream_worker.engine.runner.model_config.model_types import (
     REASONS,
     instead_of,
 )
+from millstream_worker.engine.runner.model_config.quantization import reason_against, settings_of
 from millstream_worker.engine.runner.model_config.text_half import text_half
 
 LISTED = "all that run: millstream-worker --models"
@@ -126,14 +127,7 @@ def _reason_against(config: PretrainedConfig, text: PretrainedConfig | None) -> 
             return (
                 f"has the rope_theta {theta!r}, which can only be a positive number; correct its config.json"
             )
-    quantised = getattr(text, "quantization_config", None)
-    if quantised is not None:
-        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised.quant_method
-        return (
-            f"has quantised weights ({method}), which are read from GGUF files only: use one, or the model "
-            "in bfloat16, which MILLSTREAM_WEIGHTS=int8 quantises on a CPU, and fp8 on a GPU"
-        )
-    return None
+    return reason_against(settings_of(text))
 
 
 def _writes(config: PretrainedConfig) -> bool:

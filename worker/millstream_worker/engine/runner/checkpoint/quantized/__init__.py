@@ -1,0 +1,1 @@
+"""Quantised checkpoints in safetensors: each format's tensors become plain weights, or codes of its own."""
