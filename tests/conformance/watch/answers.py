@@ -86,7 +86,7 @@ def _add(calls: list[ReadCall], piece: Mapping[str, Any]) -> None:
 
 def _call(told: Mapping[str, Any]) -> ReadCall:
     function = told["function"]
-    if told["type"] != "function" or not (told["id"] and function["name"]):
+    if told.get("type") != "function" or not (told.get("id") and function.get("name")):
         raise BrokenRule(f"a call without id, name or type: {told}")
     return ReadCall(told["id"], function["name"], function["arguments"])
 
