@@ -19,6 +19,7 @@ from support.models.spelling import spelling_checkpoint
 from support.servers.servers import Server, free_port
 from support.workers.counting_worker import REAL, model_name, worker_process, write_tokenizer
 
+from conformance.chat_templates import TEMPLATE
 from conformance.environments import python_of
 
 S3_SERVER = ["moto[s3]", "flask", "flask-cors"]
@@ -27,20 +28,6 @@ CONTEXT = 4096
 CONTEXT_OF_LOOPS = (
     16_384  # their prompts are long, and a token of the tiny model is hardly more than a letter
 )
-# As Qwen's: it knows tools, and writes calls between <tool_call> and </tool_call>.
-TEMPLATE = (
-    "{% for tool in tools or [] %}{{ tool | tojson }}{{ '\n' }}{% endfor %}{% for message in messages %}"
-    "{{ message.role }}{{ '\n' }}{% if message.reasoning_content %}<think>\n{{ message.reasoning_content }}\n"
-    "</think>\n{% endif %}{% if message.content %}{{ message.content }}{% endif %}"
-    "{% for call in message.tool_calls or [] %}<tool_call>\n"
-    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
-    "\n</tool_call>{% endfor %}<end>{{ '\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}assistant{{ '\n' }}{% endif %}"
-    "{% if add_generation_prompt and enable_thinking is defined and not enable_thinking %}"
-    "<think>\n\n</think>\n\n{% endif %}"
-)
-# Of all tools' schemas the prompt would be longer than the context.
-TEMPLATE_OF_NAMES = TEMPLATE.replace("tool | tojson", "tool.function.name")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from conformance.stands import TEMPLATE_OF_NAMES
+from conformance.chat_templates import TEMPLATE_OF_NAMES
 
 
 @dataclass(frozen=True, slots=True)

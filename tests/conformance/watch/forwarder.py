@@ -32,6 +32,10 @@ def forwarding(url: str) -> Iterator[Forwarder]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
+        def handle(self) -> None:
+            with contextlib.suppress(ConnectionError):  # a program that ends leaves its connections
+                super().handle()
+
         def do_GET(self) -> None:
             made.exchanges.append(_forwarded(self, host))
 
