@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 from transformers import AutoTokenizer
@@ -14,7 +15,7 @@ from conformance.watch.exchanges import post
 
 TURNS = 500
 AT_ONCE = 8
-MOST_TOLD = 12  # faults
+MOST_TOLD = 12  # kinds of faults
 LEAST_CALLS = 50  # else the run shows nothing
 
 
@@ -26,8 +27,15 @@ def agent_turns(stand: Stand, form: CallForm = HERMES, turns: int = TURNS, *, fo
         list(threads.map(lambda number: _hold(stand, judge, number, each[number], formats), range(AT_ONCE)))
     print(f"  {form.name}: {', '.join(f'{count} {what}' for what, count in judge.counts.items())}")
     print(f"  {len(judge.faults)} faults")
-    print("\n".join(f"  fault: {fault}" for fault in judge.faults[:MOST_TOLD]))
+    for kind, count in Counter(kind_of(fault) for fault in judge.faults).most_common(MOST_TOLD):
+        first = next(fault for fault in judge.faults if kind_of(fault) == kind)
+        print(f"  fault, {count} times: {first}")
     return not judge.faults and judge.counts["whole calls among the tokens"] >= LEAST_CALLS
+
+
+def kind_of(fault: str) -> str:
+    """All that faults of one kind have in common: what comes before a value."""
+    return fault.partition(":")[0].partition(" | ")[0]
 
 
 def _hold(stand: Stand, judge: TurnJudge, number: int, turns: int, formats: bool) -> None:

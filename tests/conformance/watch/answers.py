@@ -23,12 +23,15 @@ class ReadCall:
 
 @dataclass(slots=True)
 class ReadChoice:
-    """`complete`: as the gateway says; None where it says nothing."""
+    """`complete`: as the gateway says; None where it says nothing. `unlike`: pieces of its calls that can be
+    read, and are not as OpenAI sends them.
+    """
 
     content: str = ""
     calls: list[ReadCall] = field(default_factory=list)
     finish_reason: str | None = None
     complete: bool | None = None
+    unlike: list[str] = field(default_factory=list)
 
     @property
     def is_cut(self) -> bool:
@@ -64,24 +67,25 @@ def _streamed(told: bytes) -> list[ReadChoice]:
             delta = choice["delta"]
             read.content += delta.get("content") or ""
             for piece in delta.get("tool_calls") or ():
-                _add(read.calls, piece)
+                _add(read, piece)
             read.finish_reason = choice["finish_reason"]
             read.complete = choice.get("complete", read.complete)
     return [found[index] for index in sorted(found)]
 
 
-def _add(calls: list[ReadCall], piece: Mapping[str, Any]) -> None:
+def _add(read: ReadChoice, piece: Mapping[str, Any]) -> None:
     """A call begins with its id, its type and its name, and no arguments; only pieces of these follow."""
-    if piece["index"] == len(calls):
+    begun = len(read.calls)
+    if piece["index"] == begun:
         if piece["function"]["arguments"] != "":
-            raise BrokenRule(f"the first chunk of a call has arguments: {piece}")
-        calls.append(_call(piece))
-    elif piece["index"] != len(calls) - 1:
-        raise BrokenRule(f"a piece of call {piece['index']}, when {len(calls)} have begun: {piece}")
-    elif {"id", "type"} & piece.keys() or piece["function"].keys() != {"arguments"}:
-        raise BrokenRule(f"more than arguments in a later chunk of a call: {piece}")
+            read.unlike.append("the first chunk of a call has arguments")
+        read.calls.append(_call(piece))
+    elif piece["index"] != begun - 1:
+        raise BrokenRule(f"a piece of call {piece['index']}, when {begun} have begun: {piece}")
     else:
-        calls[-1].arguments += piece["function"]["arguments"]
+        if {"id", "type"} & piece.keys() or piece["function"].keys() != {"arguments"}:
+            read.unlike.append("a later chunk of a call has more than arguments")
+        read.calls[-1].arguments += piece["function"]["arguments"]
 
 
 def _call(told: Mapping[str, Any]) -> ReadCall:

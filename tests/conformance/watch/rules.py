@@ -32,6 +32,7 @@ def _of_choice(choice: ReadChoice, asked: Mapping[str, Any], marks: Sequence[str
     if asked.get("tools") and asked.get("tool_choice") != "none":  # else they are text as any other
         found = [mark for mark in marks if mark in choice.content]
         yield from (f"{mark} in the content: {choice.content[-300:]!r}" for mark in found)
+    yield from choice.unlike
     if choice.finish_reason is None:
         yield "a choice without an end"
     tools = {tool["function"]["name"]: tool["function"] for tool in asked.get("tools") or ()}

@@ -81,7 +81,7 @@ def test_an_answer_that_keeps_the_rules_has_no_fault(exchange: Exchange) -> None
         (streamed(begun(), end=b""), "the stream has no end"),
         (streamed(begun(), end=b'data: {"error": {}}\n\ndata: [DONE]\n\n'), "an error in the stream"),
         (streamed(begun(arguments="{}")), "the first chunk of a call has arguments"),
-        (streamed(begun(), piece("{}", id="call_1")), "more than arguments in a later chunk"),
+        (streamed(begun(), piece("{}", id="call_1")), "a later chunk of a call has more"),
         (streamed(begun(), begun(1), piece("{}")), "a piece of call 0, when 2 have begun"),
         (streamed(piece("")), "a call without id, name or type"),
     ],
