@@ -9,14 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.engine.byte_grammars import tools_spec
+from support.engine.byte_grammars import tools_spec, whole_calls
 from support.engine.whole_engine import Answers, answers
 from tokenizers import Tokenizer
 
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.grammars.schemas.instance_check import problem_of_instance
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
-from millstream_worker.text.tool_calls import calls_in
 
 PROMPT = tuple(range(30, 49))
 LETTER = {"enum": ["a", "b"], "not": {"pattern": "a"}}  # the grammar keeps the enum
@@ -35,7 +34,7 @@ def asked(
 
 def letters(made: Answers, handle: int, tokenizer: Tokenizer) -> list[str]:
     text = tokenizer.decode(made.tokens[handle], skip_special_tokens=False)
-    return [json.loads(arguments)["x"] for _, arguments in calls_in(text)]
+    return [json.loads(arguments)["x"] for _, arguments in whole_calls(text, "pick")]
 
 
 def test_an_answer_that_does_not_fit_says_so(engine: Engine[Any], tokenizer: Tokenizer) -> None:

@@ -108,7 +108,6 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": function(), "tool_choice": "get"}, "tool_choice", "auto, none, required or {"),
     ({"tools": function(), "tool_choice": {"type": "function"}}, "tool_choice", "auto, none, required or {"),
     ({"tools": function(), "parallel_tool_calls": "no"}, "parallel_tool_calls", "true or false"),
-    ({"tools": function(), "structured_outputs": {"regex": "a"}}, "structured_outputs", "tool_choice auto"),
     ({"messages": [{"role": "assistant", "tool_calls": "get"}]}, "messages[0].tool_calls", "give the list"),
     ({"messages": [{"role": "a", "tool_calls": [{"id": 5}]}]}, "messages[0].tool_calls[0].id", "str"),
 ]  # fmt: skip

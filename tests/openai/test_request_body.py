@@ -200,7 +200,6 @@ WRONG: dict[Any, list[tuple[dict[str, Any], str, str]]] = {
         ({"top_logprobs": 5}, "top_logprobs", "needs logprobs"),
         ({"tools": [{"type": "function"}]}, "tools[0].function", "give {"),
         ({"tools": [GET, GET]}, "tools", "more than one function"),
-        ({"tools": [GET], "guided_regex": "a"}, "guided_regex", "tool_choice auto"),
         ({"prediction": {"type": "text", "content": "old"}}, "prediction", "content"),
         ({"response_format": "json"}, "response_format", "give"),
         ({"guided_json": "{"}, "guided_json", "is no JSON"),

@@ -81,8 +81,8 @@ async def looking_always(url: str, **options: Any) -> AsyncIterator[WorkerVersio
 
 async def test_living_workers_that_take_another_version_refuse(crew: Crew, client: AsyncClient) -> None:
     await crew.open(1, 1)
-    await crew.join("b-1", 6, 6)
-    with pytest.raises(QueueMismatch, match=r"no living worker takes message version 1.*they take 6:"):
+    await crew.join("b-1", 7, 7)
+    with pytest.raises(QueueMismatch, match=r"no living worker takes message version 1.*they take 7:"):
         await client.submit("w1")
     with pytest.raises(QueueMismatch):
         await client.submit_many([{"prompt": "w1"}])
@@ -207,7 +207,7 @@ async def test_a_count_that_is_given_up_leaves_no_job(crew: Crew, client: AsyncC
 async def test_a_client_notices_that_the_workers_were_replaced(server: Server, crew: Crew) -> None:
     async with looking_always(server.url) as versions:
         await versions.open()
-        await crew.join("newer-1", 6, 6)
+        await crew.join("newer-1", 7, 7)
         with pytest.raises(QueueMismatch, match="upgrade the older side"):
             await versions.open()
 

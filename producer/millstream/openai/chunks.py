@@ -10,14 +10,14 @@ from millstream.openai.answer_body import chat_logprobs, completeness, completio
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.wire.messages.choices import ChoiceDelta
 from millstream.wire.messages.job_messages import Usage
-from millstream.wire.messages.tools import CALL_BEGIN, ToolCall
+from millstream.wire.messages.tools import CALL_BEGIN
 
 _KINDS = {ApiEndpoint.CHAT: "chat.completion.chunk", ApiEndpoint.COMPLETIONS: "text_completion"}
 
 
 class ToolCallFilter:
-    """One choice's text without tool calls. The pieces add up to `Choice.content`, leading white space
-    aside; without calls, to the whole text.
+    """One choice's text without the tool calls that workers of version 0.2.0 leave in it. The pieces add up
+    to `Choice.content`, leading white space aside; without calls, to the whole text.
     """
 
     __slots__ = ("_held",)
@@ -84,12 +84,43 @@ class Chunks:
         return chunk | {"usage": None} if self._include_usage else chunk
 
 
+class CallChunks:
+    """Converts the calls of one choice: piece by piece, and at the end what was in no piece, as older workers
+    give them only then.
+    """
+
+    __slots__ = ("_given",)
+
+    def __init__(self) -> None:
+        self._given: list[int] = []  # characters of arguments, by call
+
+    def of(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
+        for piece in delta.tool_call_deltas:
+            yield self._piece(piece.index, piece.id, piece.name, piece.arguments)
+        for place, call in enumerate(delta.tool_calls):
+            given = self._given[place] if place < len(self._given) else None
+            if given is None or given < len(call.function.arguments):
+                rest = call.function.arguments[given or 0 :]
+                yield self._piece(place, call.id, call.function.name, rest)
+
+    def _piece(self, place: int, own_id: str, name: str, arguments: str) -> dict[str, Any]:
+        begun = place < len(self._given)
+        if not begun:
+            self._given.append(0)
+        self._given[place] += len(arguments)
+        if begun:
+            return {"index": place, "function": {"arguments": arguments}}
+        function = {"name": name, "arguments": arguments}
+        return {"index": place, "id": own_id, "type": "function", "function": function}
+
+
 class ChatChoices:
     """Yields a delta's additions to `choices`, in as many chunks as it takes."""
 
     def __init__(self, may_call: bool) -> None:
         self._may_call = may_call
         self._filters: dict[int, ToolCallFilter] = {}
+        self._calls: defaultdict[int, CallChunks] = defaultdict(CallChunks)
 
     def of(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
         if delta.index not in self._filters:
@@ -101,8 +132,7 @@ class ChatChoices:
         logprobs = chat_logprobs(delta)
         if text or logprobs:
             yield _chat(delta.index, {"content": text}) | {"logprobs": logprobs}
-        if delta.tool_calls:
-            calls = [_call(place, call) for place, call in enumerate(delta.tool_calls)]
+        if calls := list(self._calls[delta.index].of(delta)):
             yield _chat(delta.index, {"tool_calls": calls})
         if delta.finish_reason is not None:
             ended = _chat(delta.index, {}) | {"finish_reason": delta.finish_reason}
@@ -138,7 +168,3 @@ class CompletionChoices:
 
 def _chat(index: int, delta: dict[str, Any]) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-
-
-def _call(place: int, call: ToolCall) -> dict[str, Any]:
-    return {"index": place, **call.model_dump()}

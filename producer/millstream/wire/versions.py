@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 FIRST_VERSION = 1  # the version of a message without one
-WIRE_VERSION = 5  # the newest that clients of this build write
+WIRE_VERSION = 6  # the newest that clients of this build write
 # Fields of a request, by the version that introduced them; all others are of the first.
 ADDED = {
     "chat_template_kwargs": 2,
@@ -36,6 +36,7 @@ ADDED = {
     "sampling.truncate_prompt_tokens": 5,
     "sampling.thinking_token_budget": 5,
     "sampling.wider_bounds": 5,  # no field, but values that the earlier versions do not take
+    "tools.response_format": 6,  # both: calls, or an answer of the format
 }
 
 

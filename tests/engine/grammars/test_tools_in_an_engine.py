@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.engine import whole_engine
-from support.engine.byte_grammars import compiled, tools_spec
+from support.engine.byte_grammars import compiled, is_cut, tools_spec, whole_calls
 from support.engine.whole_engine import engine_on
 from support.models import tokenizers
 from support.models.spelling import spelling_checkpoint
@@ -18,7 +18,6 @@ from tokenizers import Tokenizer
 
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
-from millstream_worker.text.tool_calls import calls_in, is_cut
 
 PROMPT = tuple(range(30, 49))
 SCHEMAS: dict[str, Any] = {
@@ -96,7 +95,7 @@ def test_a_required_call_is_of_one_of_the_functions(
     called = set()
     made = answers(engine if words else plain_engine, tokenizer if words else spelled, *requests)
     for text, reason, ids in made.values():
-        [(name, arguments)] = calls_in(text)
+        [(name, arguments)] = whole_calls(text, *SCHEMAS)
         check_call(name, arguments)
         called.add(name)
         assert (text[:11], text[-12:], reason) == ("<tool_call>", "</tool_call>", "complete")
@@ -113,12 +112,12 @@ def test_several_calls_are_lines_below_each_other(engine: Engine[Any], tokenizer
     ]
     counts = []
     for text, reason, _ in answers(engine, tokenizer, *requests).values():
-        found = calls_in(text)
+        found = whole_calls(text, *SCHEMAS)
         counts.append(len(found))
         for name, arguments in found:
             check_call(name, arguments)
         assert reason in ("stop", "length")
-        assert is_cut(text) <= (reason == "length")
+        assert is_cut(text, *SCHEMAS) <= (reason == "length")
     assert max(counts) > 1
 
 
@@ -134,10 +133,10 @@ def test_a_free_answer_is_text_until_a_call_begins(engine: Engine[Any], tokenize
     )
     texts = [text for text, _, _ in made.values()]
     assert "<tool_call>" not in texts.pop()
-    whole = [text for text in texts if not is_cut(text)]
+    whole = [text for text in texts if not is_cut(text, *SCHEMAS)]
     assert len(whole) > 2
     for text in whole:
-        found = calls_in(text)
+        found = whole_calls(text, *SCHEMAS)
         assert len(found) == text.count("<tool_call>") == 1, "not many"
         check_call(*found[0])
 
@@ -149,8 +148,10 @@ ONE = '<tool_call>\n{"name": "get", "arguments": {"a": "x"}}\n</tool_call>'
     ("text", "fits_one", "fits_many"),
     [
         ("a < b", True, True),
-        (f"Well: {ONE}, so", True, True),
-        (f"{ONE} and {ONE}", False, True),
+        (f"Well: {ONE}", True, True),
+        (f"Well: {ONE}, so", False, False),
+        (f"{ONE}\n{ONE}", False, True),
+        (f"{ONE} and {ONE}", False, False),
         (f"{ONE} <tool_call> none", False, False),
         ('<tool_call>\n{"name": "odd', False, False),
     ],
@@ -177,7 +178,9 @@ def test_a_thought_comes_before_the_answer(engine: Engine[Any], tokenizer: Token
         assert (reason, begin in ids[1:], "</think>" in thought) == ("complete", False, False)
         assert bool(mark) == (is_open or ids[0] == begin)
         [form, found] = (
-            [PLATE.text, answer.lstrip("\n")] if handle % 2 == 0 else ["get", calls_in(answer)[0][0]]
+            [PLATE.text, answer.lstrip("\n")]
+            if handle % 2 == 0
+            else ["get", whole_calls(answer, *SCHEMAS)[0][0]]
         )
         assert re.fullmatch(form, found)
     assert whole.count("</think>") > 2

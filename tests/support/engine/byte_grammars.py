@@ -8,12 +8,14 @@ from typing import Any
 
 from llguidance import LLTokenizer
 
+from millstream_worker.engine.grammars.calls.call_form import HERMES, CallForm
+from millstream_worker.engine.grammars.calls.call_reader import CallReader, calls_in
 from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler
 from millstream_worker.engine.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
 TOKENIZER = LLTokenizer("byte")
-CALL = ("<tool_call>", "</tool_call>")  # as chat templates write it
+CALL = ("<tool_call>", "</tool_call>")  # as Hermes' templates write it
 
 
 def byte_compiler(check: Callable[[str], float] = lambda grammar: 0.0) -> GrammarCompiler:
@@ -35,8 +37,24 @@ def tools_spec(
     many: bool = False,
     free: bool = False,
     tokens: tuple[Any, Any] = (None, None),
+    form: CallForm = HERMES,
+    answer: GrammarSpec | None = None,
 ) -> GrammarSpec:
-    """`functions`: names, parameters as JSON, and whether they are strict; `tokens`: around a call."""
-    marks = list(zip(CALL, tokens, strict=True))
-    form = {"functions": list(functions), "many": many, "free": free, "marks": marks}
-    return GrammarSpec("tools", json.dumps(form))
+    """`functions`: names, parameters as JSON, and whether they are strict; `tokens`: around a call;
+    `answer`: the format of one without calls.
+    """
+    known = {text: token for text, token in zip(CALL, tokens, strict=True) if token is not None}
+    fields = {"functions": list(functions), "many": many, "free": free, "form": form.plain(), "tokens": known}
+    return GrammarSpec("tools", json.dumps(fields), answer=answer)
+
+
+def whole_calls(text: str, *names: str) -> list[tuple[str, str]]:
+    """Names and arguments of the whole calls in a text, in Hermes' form."""
+    return [(call.name, call.arguments) for call in calls_in(text, HERMES, names) if call.whole]
+
+
+def is_cut(text: str, *names: str) -> bool:
+    """True if the text ends within a call."""
+    reader = CallReader(HERMES, names)
+    reader.feed(text)
+    return reader.begun and not text.removesuffix("<end>").endswith(CALL[1])

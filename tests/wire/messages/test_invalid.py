@@ -138,7 +138,6 @@ OF_TOOLS: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [GET], "tool_choice": {"type": "function", "name": "put"}}, "tool_choice", "none of"),
     ({"tool_choice": {"type": "required"}}, "tool_choice", "needs tools"),
     ({"tools": [GET], "messages": None, "prompt": "a"}, "tools", "needs messages"),
-    ({"tools": [GET], "response_format": {"type": "json_object"}}, "response_format", "tool_choice auto"),
     ({"tools": [GET], "sampling": {"min_tokens": 3}}, "tools", "min_tokens 3"),
     ({"tools": [GET], "sampling": {"ignore_eos": True}}, "tools", "ignore_eos True"),
 ]

@@ -22,8 +22,10 @@ from millstream_worker.delivery.output_processor import OutputProcessor
 from millstream_worker.delivery.reply_handler import ReplyHandler
 from millstream_worker.delivery.write_builder import MOST_BYTES, FlushPolicy, WriteBuilder, size_of
 from millstream_worker.delivery.writer import Writer
+from millstream_worker.engine.grammars.calls.call_form import HERMES
 from millstream_worker.engine.protocol.outputs import Compiled, EngineStats, Refused, Step
 from millstream_worker.engine.protocol.request import GrammarSpec
+from millstream_worker.jobs.call_output import CallOutput, ToolCallMode
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.engine_request import engine_request
@@ -31,7 +33,7 @@ from millstream_worker.jobs.equal_jobs.answers import answer, kept_under
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.net import Net
-from millstream_worker.jobs.output import ChoiceOutput, ToolCallMode
+from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.metrics import Metrics
@@ -88,7 +90,7 @@ def test_all_equal_jobs_learn_that_their_calls_do_not_fit() -> None:
     processor = OutputProcessor(table, queue, ServerClock(), Net(metrics), model, max_result_bytes=10**6)
     jobs = [held_job(name, cache_key=b"same") for name in ("leader", "follower")]
     for job in jobs:
-        calling = ToolCallMode(job.id, "tool_calls")
+        calling = CallOutput(ToolCallMode(job.id, HERMES, ("f",), "tool_calls"), 0)
         job.outputs.rows = [
             ChoiceOutput(0, text.detokenizer(special=True, calls=True), calling=calling, constrained=True)
         ]
@@ -101,8 +103,9 @@ def test_all_equal_jobs_learn_that_their_calls_do_not_fit() -> None:
     handle = leader.outputs.handle
     processor.compiled(Compiled(handle, 0.1))
     processor.step(Step([handle] * len(ids), ids, [], [(handle, 0)], [], EngineStats(), held=[handle]))
-    told = [[row.take() for row in job.rows] for job in jobs]
-    assert [delta["text"] for [delta] in told if delta] == [said] * 2, "the end token is none of it"
+    told = [row.take() for job in jobs for row in job.rows]
+    pieces = [piece for delta in told if delta for piece in delta["tool_call_deltas"]]
+    assert [(piece["name"], piece["arguments"]) for piece in pieces] == [("f", "{}")] * 2
     why = "the arguments of f do not fit its parameters: 'a' is a required property"
     processor.step(Step([], [], [(handle, "stop")], [], [], EngineStats(), misfits=[(handle, why)]))
     assert kept_under(leader) == b"same", "its end is not told yet"

@@ -1,4 +1,4 @@
-"""Limits of single tokens, and grammars of calls, as the engine gets them and as they are held meanwhile."""
+"""Limits of single tokens, as the engine gets them and as they are held meanwhile."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from support.models.spelling import with_words
 from support.workers.jobs import held_job
 from transformers import PreTrainedTokenizerFast
 
-from millstream.errors import InvalidRequest
 from millstream.wire.messages import codec
 from millstream.wire.messages.job_messages import Request
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.messages.script_replies import StartReply
-from millstream.wire.messages.tools import ToolChoice
-from millstream_worker.intake.grammar_request import grammar_of, limits_of
+from millstream_worker.intake.grammar_request import limits_of
 from millstream_worker.intake.prepare_job import JobBounds, forget_input, prepare
 from millstream_worker.jobs.engine_request import engine_request
 from millstream_worker.text.model import TextModel
@@ -47,12 +45,3 @@ def test_allowed_tokens_are_held_as_bits_alone() -> None:
     limits = engine_request(job).limits
     assert limits is not None
     assert limits.allowed == b"\x01\x02" + bytes(size // 8 - 3) + b"\x80"
-
-
-def test_a_model_that_writes_no_calls_is_not_left_the_choice() -> None:
-    tools = [{"name": "get"}]
-    request = Request.model_validate({"messages": [{"role": "user", "content": "x"}], "tools": tools})
-    with pytest.raises(InvalidRequest, match=r'^tool_choice: .*does not write calls.*choose "required"'):
-        grammar_of(request, ThoughtStart.NONE, MODEL, ())
-    required = request.model_copy(update={"tool_choice": ToolChoice(type="required")})
-    assert grammar_of(required, ThoughtStart.NONE, MODEL, ()) is not None

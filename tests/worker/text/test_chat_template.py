@@ -10,7 +10,6 @@ from transformers import PreTrainedTokenizerFast
 
 from millstream.wire.messages.job_messages import Request
 from millstream_worker.text.chat_template import ChatTemplate
-from millstream_worker.text.tool_calls import call_id, calls_in, is_cut
 
 CHATML = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] }}\n{% endfor %}"
@@ -78,24 +77,3 @@ def test_a_template_that_refuses_roles_gets_them_as_user_text() -> None:
 def test_messages_without_tools_are_rendered_as_before() -> None:
     plain = [{"role": "user", "content": "hi"}]
     assert rendered(CHATML, messages=plain, tools=None) == "<|user|>hi\n<|assistant|>"
-
-
-def test_whose_model_writes_calls_by_itself_is_observed() -> None:
-    assert template(CALLING_TEMPLATE).known.writes_calls
-    assert not any(template(text).known.writes_calls for text in (CHATML, STRICT, LLAMA, ""))
-
-
-def test_a_call_of_any_allowed_name_is_found() -> None:
-    name = f"a.b:c/d-{'e' * 120}"
-    assert calls_in(WRITTEN.replace("get", name)) == [(name, '{"b": 1}')]
-
-
-def test_calls_are_found_in_a_text() -> None:
-    tricky = '{"a": "}\\n</tool_call>", "b": {\n}\n}'
-    text = f'So:\n{WRITTEN}\n<tool_call>\n{{"name": "put", "arguments": {tricky}}}\n</tool_call>'
-    assert calls_in(text) == [("get", '{"b": 1}'), ("put", tricky)]
-    assert not is_cut(text)
-    assert is_cut(text[:-1])
-    assert not is_cut("none at all")
-    assert len({call_id("0-a", choice, place) for choice in (0, 1) for place in (0, 1)}) == 4
-    assert call_id("0-a", 0, 0) == call_id("0-a", 0, 0)

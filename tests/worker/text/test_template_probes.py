@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.job_messages import ReasoningEffort, Request
+from millstream_worker.engine.grammars.calls.call_form import HERMES, CallForm
 from millstream_worker.text.chat_template import ChatTemplate
 
 CALLS = CALLING_TEMPLATE[CALLING_TEMPLATE.index("{% for call in") :]
@@ -57,7 +58,9 @@ def rendered(text: str, *messages: dict[str, Any], thinks: bool = False, **field
 
 @pytest.mark.parametrize("text", [TEXTS_ONLY, NULL_ONLY, PARTS_ONLY, CALLING_TEMPLATE])
 def test_tools_are_known_whatever_no_content_is(text: str) -> None:
-    assert template(text).known.writes_calls
+    form = template(text).known.call_form
+    assert isinstance(form, CallForm)
+    assert (form.begin, form.middle, form.end) == (HERMES.begin, HERMES.middle, HERMES.end)
     outcome = {"role": "tool", "tool_call_id": "c1", "content": "7"}
     _, said = rendered(text, USER, CALLING, outcome, tools=[TOOL]).split("user: x\n")
     assert said.startswith(f"assistant: {WRITTEN}\ntool: 7")

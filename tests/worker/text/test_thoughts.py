@@ -78,7 +78,7 @@ def test_models_without_the_tokens_have_no_thoughts() -> None:
     words = with_words(tokenizers.build("byte-level"))
     short = words.token_to_id("</think>")  # of a model that has no logit for it
     small = TextModel(PreTrainedTokenizerFast(tokenizer_object=words), vocab_size=short)
-    assert (small.think, small.call_tokens) == (None, (None, None))
+    assert (small.think, small.call_tokens) == (None, {})
 
 
 def test_tokens_around_calls_are_text_where_calls_are_asked_for() -> None:
@@ -88,6 +88,6 @@ def test_tokens_around_calls_are_text_where_calls_are_asked_for() -> None:
     special.add_special_tokens(["<tool_call>", "</tool_call>"])
     model = TextModel(PreTrainedTokenizerFast(tokenizer_object=special))
     tokens = special.encode("<tool_call>\n{}\n</tool_call>").ids
-    assert model.call_tokens == (tokens[0], tokens[-1])
+    assert model.call_tokens == {"<tool_call>": tokens[0], "</tool_call>": tokens[-1]}
     assert model.detokenizer(calls=True).feed(tokens) == "<tool_call>\n{}\n</tool_call>"
     assert model.detokenizer().feed(tokens) == "\n{}\n"

@@ -9,9 +9,8 @@ from dataclasses import replace
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.choices import ChoiceDelta, FinishReason
 from millstream.wire.messages.job_messages import Request
-from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
 from millstream_worker.engine.protocol.request import GrammarSpec, LimitSpec, token_bits
-from millstream_worker.jobs.output import ToolCallMode
+from millstream_worker.jobs.call_output import ToolCallMode
 from millstream_worker.text.continued_turn import thought_in
 from millstream_worker.text.model import TextModel
 from millstream_worker.text.reasoning import ThoughtStart
@@ -23,13 +22,13 @@ def grammar_of(
     """Returns the grammar of the answer; None if it may be anything. `ends`: tokens that end it, beside the
     model's own. Raises InvalidRequest.
     """
-    if request.may_call:
-        made = replace(_tools(request, text), ends=ends)
-    elif (asked := request.response_format) is not None:
+    asked = request.response_format
+    made = None
+    if asked is not None:
         made = GrammarSpec(asked.type, asked.text, asked.compact, asked.whitespace_pattern, ends=ends)
-    else:
-        return None
-    if text.think is None or start is ThoughtStart.NONE:
+    if request.may_call:
+        made = replace(_tools(request, text), ends=ends, answer=made if request.calling == "auto" else None)
+    if made is None or text.think is None or start is ThoughtStart.NONE:
         return made
     return replace(made, thought_begin=text.think.begin_behind(start), thought_end=text.think.end)
 
@@ -52,23 +51,26 @@ def has_thought_in_text(deltas: Sequence[ChoiceDelta], text: TextModel) -> bool:
     return plain.startswith(logged)
 
 
-def tool_call_mode(request: Request, job_id: str) -> ToolCallMode | None:
+def tool_call_mode(request: Request, job_id: str, text: TextModel) -> ToolCallMode | None:
     """Returns how the answer may call tools; None if it may not."""
     if not request.may_call:
         return None
     # As OpenAI's: who names the function knows that it is called.
     reason: FinishReason = "stop" if request.calling == "function" else "tool_calls"
-    return ToolCallMode(job_id, reason, free=request.calling == "auto")
+    names = tuple(one.name for one in request.tools or ())
+    is_free = request.calling == "auto" and request.response_format is None
+    return ToolCallMode(job_id, text.call_form, names, reason, is_free)
 
 
 def _tools(request: Request, text: TextModel) -> GrammarSpec:
     assert request.tools is not None, "there are none to call"
-    if request.calling == "auto" and not text.template.known.writes_calls:
+    known = text.template.known.call_form
+    if request.calling == "auto" and isinstance(known, str):
+        problem = (
+            f"cannot be kept: this model's chat template writes calls in a form not built here ({known})"
+        )
         raise InvalidRequest(
-            "tool_choice",
-            "auto",
-            "cannot be kept: this model's chat template does not write calls in the form known here "
-            '(<tool_call>, as Hermes and Qwen); choose "required", a function by its name, or "none"',
+            "tool_choice", "auto", f'{problem}; choose "required", a function by its name, or "none"'
         )
     named = request.tool_choice.name if request.calling == "function" and request.tool_choice else None
     functions = [[one.name, one.parameters, one.strict] for one in request.tools if named in (None, one.name)]
@@ -76,7 +78,8 @@ def _tools(request: Request, text: TextModel) -> GrammarSpec:
         "functions": functions,
         "many": request.parallel_tool_calls and named is None,
         "free": request.calling == "auto",
-        "marks": list(zip((CALL_BEGIN, CALL_END), text.call_tokens, strict=True)),
+        "form": text.call_form.plain(),
+        "tokens": text.call_tokens,
     }
     return GrammarSpec("tools", json.dumps(form, ensure_ascii=False))
 

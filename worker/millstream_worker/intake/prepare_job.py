@@ -25,6 +25,7 @@ from millstream_worker.intake.grammar_request import (
 )
 from millstream_worker.intake.outline import outline
 from millstream_worker.jobs import encoding
+from millstream_worker.jobs.call_output import CallOutput
 from millstream_worker.jobs.context_exceeded import ContextExceeded
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
@@ -115,20 +116,20 @@ def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int, s
         _check_logged(delta, asked, vocab_size)
     job.log.written = bodies
     job.log.acknowledged = len(bodies)
-    calls, begun = job.request.may_call, goes_on(job.request)
+    mode, begun = tool_call_mode(job.request, job.id, text), goes_on(job.request)
     for index in range(asked.n):
         special = not asked.skip_special_tokens
         detokenizer = text.detokenizer(
             asked.stop,
             asked.min_tokens,
-            calls=calls,
+            calls=mode is not None,
             special=special,
             with_stop=asked.include_stop_str_in_output,
             begun=begun,
         )
         row = ChoiceOutput(index, detokenizer, watched=bool(asked.stop))
         row.constrained = job.input.grammar is not None
-        row.calling = tool_call_mode(job.request, job.id)
+        row.calling = None if mode is None else CallOutput(mode, index)
         row.logprobs = [] if asked.logprobs else None
         own = [delta for delta in deltas if delta.index == index]
         row.thought = None if has_thought_in_text(own, text) else text.thought(start, special=special)

@@ -13,22 +13,13 @@ from millstream.errors import ProtocolError
 from millstream.wire.messages import codec
 from millstream.wire.messages.choices import Choice, ChoiceDelta, FinishReason
 from millstream_worker.jobs import encoding
+from millstream_worker.jobs.call_output import CallOutput
 from millstream_worker.jobs.encoding import Plain
 from millstream_worker.text.detokenizer import Detokenizer
 from millstream_worker.text.reasoning import Thought
-from millstream_worker.text.tool_calls import call_id, calls_in, is_cut
 
 PIECE_BYTES = 256 * 1024  # about, of ids and logprobs in one delta: after an outage there may be many
 ID_BYTES = 5  # of a token id as msgpack, at most
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCallMode:
-    """The way an answer calls tools. `reason`: why one ends that does; `free`: it may be text, too."""
-
-    job_id: str
-    reason: FinishReason
-    free: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +27,7 @@ class ChoiceOutput:
     index: int  # of the choice
     detokenizer: Detokenizer
     thought: Thought | None = None  # before the answer, and not part of its text
-    calling: ToolCallMode | None = None
+    calling: CallOutput | None = None
     watched: bool = False  # has stop strings: it is detokenized after every step
     constrained: bool = False  # has to fit a grammar
     piece_bytes: int = PIECE_BYTES
@@ -61,6 +52,7 @@ class ChoiceOutput:
     # text
     fresh: str = ""  # detokenized, in no delta yet
     stable_chars: int = 0  # of `fresh`: the text of stable ids (a delta's text never goes beyond its ids)
+    stable_marks: list[int] = field(default_factory=list)  # the same of the calls' arguments
     parts: list[str] = field(default_factory=list)  # texts of deltas
     logged_chars: int = 0  # of those texts
     fresh_thought: str = ""
@@ -85,7 +77,10 @@ class ChoiceOutput:
         if not self.finish_logged:
             answer = self._take_thought(self.ids)
             self.fresh_thought = self.fresh_thought[sum(map(len, self.thoughts)) :]
-            self.fresh = self.detokenizer.resume(answer, self.logged_chars)
+            if self.calling is None:
+                self.fresh = self.detokenizer.resume(answer, self.logged_chars)
+            else:
+                self.fresh = self.calling.resume(deltas, self.detokenizer.resume(answer, 0))
             self._look_for_stop()
 
     def follow(self, leader: ChoiceOutput) -> None:
@@ -100,7 +95,7 @@ class ChoiceOutput:
         wanted = len(choice.token_ids) if self.logprobs is not None else 0
         if choice.index != self.index or choice.finish_reason is None:
             raise ProtocolError(f"a kept answer has no end of choice {self.index}")
-        if choice.finish_reason == "tool_calls" and self.calling is None:
+        if (choice.finish_reason == "tool_calls" or choice.tool_calls) and self.calling is None:
             raise ProtocolError("a kept answer calls tools, of which its job has none")
         if len(choice.logprobs or ()) != wanted:
             raise ProtocolError("a kept answer has other log-probabilities than tokens")
@@ -113,6 +108,8 @@ class ChoiceOutput:
         self.fed = self.stable_ids = len(self.ids)
         self.fresh, self.fresh_thought = choice.text, choice.reasoning_content
         self.stable_chars = len(self.fresh)
+        if self.calling is not None:
+            self.calling.adopt(choice.tool_calls)
         self.reason, self.fits = choice.finish_reason, choice.complete is True
 
     @property
@@ -120,7 +117,7 @@ class ChoiceOutput:
         """Approximate bytes of the choice in the result."""
         text = self.logged_chars + len(self.fresh)
         thought = sum(map(len, self.thoughts)) + len(self.fresh_thought)
-        calls = text if self.calling is not None else 0
+        calls = self.calling.size if self.calling is not None else 0
         return self.logprob_bytes + ID_BYTES * len(self.ids) + text + thought + calls
 
     def told(self, token_id: int, logprob: float) -> Plain:
@@ -137,9 +134,12 @@ class ChoiceOutput:
         """Detokenize new ids. True if a stop string was found just now, which ended the choice."""
         end = len(self.ids) - (self.end_token and not self.detokenizer.with_stop)
         if self.fed < end:
-            self.fresh += self.detokenizer.feed(self._take_thought(self.ids[self.fed : end]))
+            self._add_text(self.detokenizer.feed(self._take_thought(self.ids[self.fed : end])))
             self.fed = end
         return self._look_for_stop()
+
+    def _add_text(self, text: str) -> None:
+        self.fresh += text if self.calling is None else self.calling.feed(text)
 
     def _take_thought(self, ids: list[int]) -> list[int]:
         """The ids behind the thought."""
@@ -157,38 +157,43 @@ class ChoiceOutput:
             return None
         self.feed()
         if self.reason is not None:
-            self.fresh += self.detokenizer.flush()
+            self._add_text(self.detokenizer.flush())
             self.fresh_thought += self.thought.flush() if self.thought is not None else ""
             self._conclude()
         whole = self.reason is not None or not self.watched
-        end, chars = (len(self.ids), len(self.fresh)) if whole else (self.stable_ids, self.stable_chars)
-        if end == self.logged and not chars and self.reason is None:
+        if whole:
+            self._settle(len(self.ids))
+        if self.stable_ids == self.logged and not self.stable_chars and self.reason is None:
             return None
-        piece_end = self._piece_end(end)
-        if piece_end < end:  # the text comes with the last piece: it may lag its ids, never lead them
+        piece_end = self._piece_end(self.stable_ids)
+        if piece_end < self.stable_ids:  # the text comes with the last piece: it may lag its ids, never lead
             return self._delta(piece_end, None, None)
         self.finish_logged = self.reason is not None
-        return self._delta(end, chars, self.reason)
+        return self._delta(self.stable_ids, self.stable_chars, self.reason)
+
+    def _settle(self, ids: int) -> None:
+        """All text so far is that of so many ids, which no stop string can take back."""
+        self.stable_ids, self.stable_chars = ids, len(self.fresh)
+        if self.calling is not None:
+            self.stable_marks = self.calling.marks()
 
     def _conclude(self) -> None:
-        """Find the calls of tools, and say whether it is whole. A cut answer has no calls."""
+        """Say whether the answer is whole, and which calls it has."""
         if not self.constrained:
             return
         self.complete = self.fits
-        if self.calling is None:
+        if (calling := self.calling) is None:
             return
-        text = "".join(self.parts) + self.fresh
-        found = calls_in(text)
-        if self.calling.free and not found and not is_cut(text):
+        self.fresh += calling.finish(is_cut=not self.fits)
+        self.calls = calling.calls()
+        if calling.mode.free and not calling.begun:
             self.complete = None
-        if self.fits and found:
-            ids = (call_id(self.calling.job_id, self.index, place) for place in range(len(found)))
-            self.calls = [encoding.tool_call(own, *one) for own, one in zip(ids, found, strict=True)]
-            self.reason = self.calling.reason
-        if self.calls and self.schema_error:
-            self.complete = False
-        else:  # a cut answer has no calls of which it could be said
+        if not self.calls or not self.fits:  # of a cut answer it is not said
             self.schema_error = ""
+        elif self.schema_error:
+            self.complete = False
+        if self.calls and self.fits:
+            self.reason = calling.mode.reason
 
     def _piece_end(self, end: int) -> int:
         if self.logprobs is None:
@@ -204,6 +209,7 @@ class ChoiceOutput:
         """`chars` of the fresh text; None: a piece that comes before all text."""
         text = self.fresh[: chars or 0]
         thought = "" if chars is None else self.fresh_thought
+        marks = () if chars is None else self.stable_marks
         ends = reason is not None
         delta = encoding.part(
             ChoiceDelta,
@@ -215,6 +221,7 @@ class ChoiceOutput:
             finish_reason=reason,
             complete=self.complete if ends else None,
             tool_calls=self.calls if ends else (),
+            tool_call_deltas=self.calling.take(marks) if self.calling is not None else (),
             schema_error=self.schema_error if ends else "",
         )
         if chars:
@@ -230,6 +237,7 @@ class ChoiceOutput:
 
     def choice(self) -> Plain:
         """The choice in the result: the concatenation of all its deltas."""
+        is_cut_off = not self.finish_logged  # by a cancel, or a deadline
         return encoding.part(
             Choice,
             index=self.index,
@@ -239,14 +247,14 @@ class ChoiceOutput:
             logprobs=self.logprobs[: self.logged] if self.logprobs is not None else None,
             reasoning_content="".join(self.thoughts),
             complete=self.complete,
-            tool_calls=self.calls,
+            tool_calls=self.calling.given() if self.calling is not None and is_cut_off else self.calls,
             schema_error=self.schema_error,
         )
 
     def _look_for_stop(self) -> bool:
         if not self.detokenizer.stopped:
             if not self.detokenizer.undecided:
-                self.stable_ids, self.stable_chars = self.fed, len(self.fresh)
+                self._settle(self.fed)
             return False
         kept = max(self.detokenizer.kept_tokens, self.logged)
         del self.ids[kept:]

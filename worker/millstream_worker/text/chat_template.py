@@ -11,10 +11,11 @@ import jinja2
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.job_messages import Request
 from millstream_worker.text.continued_turn import cut_behind, marked
+from millstream_worker.text.template.call_probe import Turn
 from millstream_worker.text.template.message_turns import turns_of
 from millstream_worker.text.template.render_budget import TemplateTooMuch, size_of
 from millstream_worker.text.template.template_environment import TemplateEnvironment
-from millstream_worker.text.template.template_probes import QUESTION, TemplateProbes, Turn
+from millstream_worker.text.template.template_probes import QUESTION, TemplateProbes
 
 # Errors of a template on messages it was not written for: its own, or Python's.
 _TEMPLATE_ERRORS = (
@@ -120,10 +121,15 @@ class ChatTemplate:
         return text
 
     def _try(
-        self, turns: Sequence[Turn], tools: Sequence[Turn] = (), variables: Mapping[str, Any] | None = None
+        self,
+        turns: Sequence[Turn],
+        tools: Sequence[Turn] = (),
+        variables: Mapping[str, Any] | None = None,
+        *,
+        begins: bool = True,
     ) -> str:
         """The rendered text; empty if the template raises an error."""
         try:
-            return self._text(turns, tools, variables or {})
+            return self._text(turns, tools, variables or {}, begins)
         except _TEMPLATE_ERRORS:
             return ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from transformers import AutoTokenizer
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.job_messages import Request
 from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
+from millstream_worker.engine.grammars.calls.call_form import HERMES, CallForm
 from millstream_worker.text.chat_template import ChatTemplate
 from millstream_worker.text.detokenizer import Detokenizer
 from millstream_worker.text.reasoning import THINK_BEGIN, THINK_END, ThinkTokens, Thought, ThoughtStart
@@ -47,8 +49,6 @@ class TextModel:
         self._token_bytes = TokenBytes(backend)
         self._counting = TokenCounter(backend)
         self.vocab_size = vocab_size or self._token_bytes.vocab_size
-        self.call_tokens = (self._single(CALL_BEGIN), self._single(CALL_END))  # around a call of a tool
-        self._call_bytes = self._token_bytes.with_names(*(one for one in self.call_tokens if one is not None))
         self._named_bytes = self._token_bytes.with_special()
         begin, end = map(self._single, (THINK_BEGIN, THINK_END))
         self.think = None if begin is None or end is None else ThinkTokens(begin, end)
@@ -76,6 +76,26 @@ class TextModel:
                 "chat_template.jinja or tokenizer_config.json, or fetch them anew"
             ) from error
         return model
+
+    @cached_property
+    def call_form(self) -> CallForm:
+        """The form in which answers call tools: Hermes', too, where the model's own is not built."""
+        known = self.template.known.call_form
+        return HERMES if isinstance(known, str) else known
+
+    @cached_property
+    def call_tokens(self) -> dict[str, int]:
+        """The added tokens in calls: ids by text."""
+        added = self._tokenizer.backend_tokenizer.get_added_tokens_decoder().items()
+        ids = {token.content: index for index, token in added if index < self.vocab_size}
+        literals = self.call_form.literals
+        return {
+            text: ids[text] for text in ids if not text.isspace() and any(text in part for part in literals)
+        }
+
+    @cached_property
+    def _call_bytes(self) -> TokenBytes:
+        return self._token_bytes.with_names(*self.call_tokens.values())
 
     def encode(self, request: Request, most: int | None = None) -> list[int]:
         """The request's input as token ids. Raises InvalidRequest; TooLong if a text certainly has more than

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from millstream.errors import JobCancelled, JobError, JobExpired, JobFailed
-from millstream.wire.messages.choices import ChoiceDelta
+from millstream.wire.messages.choices import ChoiceDelta, calls_of
 from millstream.wire.messages.job_messages import ErrorInfo, Result, State
+from millstream.wire.messages.tools import ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,10 @@ class Transcript:
 
     def text(self, choice: int = 0) -> str:
         return "".join(delta.text for choices in self._deltas for delta in choices if delta.index == choice)
+
+    def tool_calls(self, choice: int = 0) -> tuple[ToolCall, ...]:
+        """The calls of tools so far, the last of which may have a part of its arguments."""
+        return calls_of([delta for choices in self._deltas for delta in choices if delta.index == choice])
 
     def token_ids(self, choice: int = 0) -> tuple[int, ...]:
         return tuple(

@@ -172,9 +172,6 @@ class Request(Message):
         asked: dict[str, str] = {"response_format": self.response_format.type} if self.response_format else {}
         if self.may_call:
             asked["tools"] = self.calling
-        if len(asked) > 1:
-            problem = f'cannot be met with tool_choice {self.calling}; leave it out, or choose "none"'
-            raise WrongField("response_format", asked["response_format"], problem)
         for name in ("min_tokens", "ignore_eos"):
             if asked and (value := getattr(self.sampling, name)):
                 problem = (
@@ -226,6 +223,7 @@ class Request(Message):
             names += [f"messages.{name}" for name in _LATER_IN_MESSAGES if getattr(message, name)]
         names += [f"sampling.{name}" for name in self.sampling.later_fields()]
         names += ["tools.name"] if has_later_name(self.tools or ()) else []
+        names += ["tools.response_format"] if self.may_call and self.response_format else []
         return lowest_version(names)
 
     def digest(self) -> str:

@@ -42,7 +42,7 @@ from typing import Any
 
 from millstream.errors import ProtocolError
 from millstream.wire.keys import ShardKeys
-from millstream.wire.messages.choices import OF_END, Choice, ChoiceDelta, Delta
+from millstream.wire.messages.choices import OF_END, Choice, ChoiceDelta, Delta, calls_of
 from millstream.wire.messages.codec import MAX_RESULT_BYTES, decode
 from millstream.wire.messages.job_messages import ErrorInfo, Result, State, Timing, Usage
 from millstream.wire.messages.script_replies import JobRecord, LogEntry
@@ -151,7 +151,7 @@ def _merged(deltas: Sequence[ChoiceDelta]) -> Choice:
         token_ids=tuple(token for delta in deltas for token in delta.token_ids),
         logprobs=tuple(one for delta in deltas for one in delta.logprobs or ()) or None,
         reasoning_content="".join(delta.reasoning_content for delta in deltas),
-        **{name: getattr(deltas[-1], name) for name in OF_END},
+        **{name: getattr(deltas[-1], name) for name in OF_END} | {"tool_calls": calls_of(deltas)},
     )
 
 

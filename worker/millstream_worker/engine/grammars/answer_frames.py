@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from millstream_worker.engine.grammars.calls.call_form import HERMES, CallForm
+from millstream_worker.engine.grammars.calls.call_frames import CallFrame, without
 from millstream_worker.engine.protocol.request import GrammarSpec
 
 Part = dict[str, Any]  # one of llguidance's grammars: the first is the start, others are called by their name
-
-_ANY_TEXT = "/(?s:.*)/"
 
 
 def with_thought(grammar: str, spec: GrammarSpec) -> str:
@@ -22,32 +22,29 @@ def with_thought(grammar: str, spec: GrammarSpec) -> str:
     lines = [
         f"start: thought{'?' if begin else ''} @answer",
         f"thought: {begin}INSIDE <[{spec.thought_end}]> /\\n{{0,2}}/",
-        f"INSIDE: {_without('</think>')}",
+        f"INSIDE: {without('</think>')}",
     ]
     return joined([_lark(lines), first | {"name": "answer"}, *others])
 
 
-def tools_grammar(spec: GrammarSpec, arguments: Sequence[str]) -> str:
+def tools_grammar(spec: GrammarSpec, arguments: Sequence[str], answer: str | None = None) -> str:
     """Writes one or more calls of the functions in the spec's text (see `intake/grammar_request.py`); where
-    it is `free`, with any text around them, or none. `arguments`: the grammar of each function's, in
-    llguidance's form.
+    it is `free`, with any text before them, or none. `arguments`: the grammar of each function's; `answer`:
+    that of an answer which may stand for all calls. All in llguidance's form.
     """
     form = json.loads(spec.text)
     parts = []
     for place, grammar in enumerate(arguments):
         [part] = parts_of(grammar)
         parts.append(part | {"name": f"arguments_{place}"})
-    functions = [
-        f"{json.dumps(name + _QUOTED)} @arguments_{place}"
-        for place, (name, *_) in enumerate(form["functions"])
-    ]
-    begin, end = (json.dumps(text) if token is None else f"<[{token}]>" for text, token in form["marks"])
-    lines = _free(begin, form) if form["free"] else _forced(begin, form)
-    lines.append(f'call: "\\n{{\\"name\\": \\"" ({" | ".join(functions)}) "}}\\n" {end}')
+    if answer is not None:
+        first, *others = parts_of(answer)
+        parts += [first | {"name": "answer"}, *others]
+    goes_on = spec.whitespace_pattern is not None
+    written = HERMES if goes_on else CallForm.of_plain(form["form"])
+    frame = CallFrame(written, [name for name, *_ in form["functions"]], form["tokens"], form["many"])
+    lines = frame.lines(may_be_text=form["free"], has_format=answer is not None, goes_on=goes_on)
     return joined([_lark(lines), *parts])
-
-
-_QUOTED = '", "arguments": '  # between the name of a function and its arguments
 
 
 def parts_of(grammar: str) -> list[Part]:
@@ -62,30 +59,6 @@ def of_lark(text: str) -> str:
 
 def joined(parts: Sequence[Part]) -> str:
     return json.dumps({"grammars": parts})
-
-
-def _forced(begin: str, form: dict[str, Any]) -> list[str]:
-    more = f' ("\\n" {begin} call)*' if form["many"] else ""
-    return [f"start: {begin} call{more}"]
-
-
-def _free(begin: str, form: dict[str, Any]) -> list[str]:
-    times = "*" if form["many"] else "?"
-    text, token = form["marks"][0]
-    if token is None:
-        return [
-            f"start: (head call){times} REST",
-            f"head[lazy]: TEXT {begin}",
-            f"TEXT: {_ANY_TEXT}",
-            f"REST: {_without(text)}",
-        ]
-    return [f"start: (TEXT {begin} call){times} TEXT", f"TEXT: {_without(text)}"]
-
-
-def _without(word: str) -> str:
-    """A rule for any text without this word: the word is a token, and must not be spelled by other tokens."""
-    spelled = word.replace("/", "\\/")
-    return f"{_ANY_TEXT} & ~/(?s:.*){spelled}(?s:.*)/"
 
 
 def _lark(lines: Sequence[str]) -> Part:

@@ -55,7 +55,7 @@ class GrammarCompiler:
     def matchers(self, request: EngineRequest) -> dict[int, Matcher]:
         """By choice that is not done, at the end of the output of earlier attempts. Raises InvalidGrammar."""
         assert request.grammar is not None, "a request without a grammar"
-        spec, compiled = request.grammar, self._compile(request.grammar)
+        spec, compiled = request.grammar, self.compile(request.grammar)
         choices = [choice for choice in range(request.choices) if choice not in request.done]
         return {choice: self._matcher(request, spec, compiled, choice) for choice in choices}
 
@@ -66,13 +66,14 @@ class GrammarCompiler:
             return matcher
         if spec.whitespace_pattern is None and not spec.compact:
             spec = replace(spec, whitespace_pattern=EARLIER_WHITESPACE)
-            return self._matcher(request, spec, self._compile(spec), choice)
+            return self._matcher(request, spec, self.compile(spec), choice)
         raise InvalidGrammar(
             f"choice {choice} does not fit after {len(earlier)} tokens of an earlier attempt, which "
             "another version of the worker or of llguidance allowed; submit the request again"
         )
 
-    def _compile(self, spec: GrammarSpec) -> Matcher:
+    def compile(self, spec: GrammarSpec) -> Matcher:
+        """Raises InvalidGrammar."""
         known = self._compiled.get(spec)
         if known is not None:
             self.reused_total += 1

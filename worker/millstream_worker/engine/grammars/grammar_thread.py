@@ -138,14 +138,17 @@ class GrammarThread:
 
     def _result(self, request: EngineRequest) -> Result:
         assert request.grammar is not None, "a request without a grammar"
-        grammar = request.grammar
+        spec = request.grammar.answer or request.grammar
         try:
+            if spec is request.grammar.answer:  # first by itself: a fault of it is not one of the tools
+                self._compiler.compile(spec)
+                spec = request.grammar
             return self._compiler.matchers(request)
         except (InvalidGrammar, RecursionError, OverflowError) as error:
-            return Refused(request.handle, grammar.field, f"{grammar.type}: {error}; {remedy_of(str(error))}")
+            return Refused(request.handle, spec.field, f"{spec.type}: {error}; {remedy_of(str(error))}")
         except BaseException as error:  # noqa: BLE001 - panics, too: no request is lost
             trace = "".join(traceback.format_tb(error.__traceback__, -_FRAMES))
-            return Refused(request.handle, grammar.field, type(error).__name__, trace)
+            return Refused(request.handle, spec.field, type(error).__name__, trace)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import llguidance
 from llguidance import LLMatcher
 
 from millstream_worker.engine.grammars.answer_frames import of_lark, tools_grammar, with_thought
+from millstream_worker.engine.grammars.calls.call_form import CallForm
 from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar, reason_of
 from millstream_worker.engine.grammars.lark_pieces import lark_of
 from millstream_worker.engine.grammars.nested_schemas import with_schemas
@@ -46,18 +47,38 @@ def _without_thought(spec: GrammarSpec, arguments: Sequence[Arguments] | None) -
             functions = json.loads(spec.text)["functions"]
             read = parameters_of if spec.whitespace_pattern else closed_parameters
             arguments = [Arguments(read(parameters)) for _, parameters, _ in functions]
-        return tools_grammar(
-            spec, [schema_grammar(spec, one.schema, lenient=one.lenient) for one in arguments]
-        )
+        return _tools(spec, arguments)
     if spec.type in _JSON:
-        text = spec.text if spec.type == "json_schema" else _ANY_OBJECT
-        text = _ANYTHING if text.strip() == "true" else text  # which llguidance takes only inside others
-        return schema_grammar(spec, json.loads(text))
+        return schema_grammar(spec, _schema_of(spec))
     if spec.type == "choice":
         return of_lark(_choice(json.loads(spec.text)))
     if spec.type == "grammar":
         return of_lark(with_schemas(lark_of(spec.text), _with_one_spelling))
     return llguidance.grammar_from(spec.type, spec.text)  # type: ignore[arg-type]
+
+
+def _tools(spec: GrammarSpec, arguments: Sequence[Arguments]) -> str:
+    form = json.loads(spec.text)
+    written, answer = CallForm.of_plain(form["form"]), spec.answer
+    if answer is None or written.tag:
+        made = [schema_grammar(spec, one.schema, lenient=one.lenient) for one in arguments]
+        return tools_grammar(spec, made, None if answer is None else _without_thought(answer, None))
+    calls = [
+        schema_grammar(spec, written.call_schema(name, one.schema), lenient=one.lenient)
+        for (name, *_), one in zip(form["functions"], arguments, strict=True)
+    ]
+    if answer.type not in _JSON or answer.compact or answer.whitespace_pattern:
+        return tools_grammar(spec, calls, _without_thought(answer, None))
+    # With the same white space: the lexer takes the longest piece, and a call may begin as the answer does.
+    return tools_grammar(spec, calls, schema_grammar(spec, _schema_of(answer)))
+
+
+def _schema_of(spec: GrammarSpec) -> Schema:
+    text = spec.text if spec.type == "json_schema" else _ANY_OBJECT
+    schema: Schema = json.loads(
+        _ANYTHING if text.strip() == "true" else text
+    )  # which is taken only inside others
+    return schema
 
 
 def _choice(texts: list[str]) -> str:
@@ -68,7 +89,9 @@ def _choice(texts: list[str]) -> str:
 def _json_options(spec: GrammarSpec, *, lenient: bool) -> Any:
     options = {"lenient": lenient, "coerce_one_of": lenient}
     if spec.type == "tools" and not spec.whitespace_pattern:  # as chat templates write earlier calls
-        return options | {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+        form = json.loads(spec.text)["form"]
+        separators = {name: form[name] for name in ("item_separator", "key_separator")}
+        return options | {"whitespace_flexible": False} | separators
     if spec.compact:
         return options | {"whitespace_flexible": False}
     return options | {"whitespace_pattern": spec.whitespace_pattern or WHITESPACE}

@@ -11,7 +11,7 @@ batch runs empty, and LastWords where it has to end. Neither side waits for the 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from enum import StrEnum
 from typing import Any, get_args
@@ -198,9 +198,8 @@ def _decode(body: bytes) -> Frame:
         case "Add":
             handle, prompt, max_tokens, sampling, *rest, grammar, limits = fields[0]
             request = EngineRequest(handle, prompt, max_tokens, SamplingSpec(*sampling), *rest)
-            grammar = None if grammar is None else GrammarSpec(*grammar)
             limits = None if limits is None else LimitSpec(*limits)
-            return Add(replace(request, grammar=grammar, limits=limits))
+            return Add(replace(request, grammar=_grammar(grammar), limits=limits))
         case "Step":
             handles, tokens, finished, admitted, logprobs, stats, *rest = fields
             return Step(handles, tokens, finished, admitted, logprobs, EngineStats(*stats), *rest)
@@ -210,6 +209,13 @@ def _decode(body: bytes) -> Frame:
         case _:
             frame: Frame = _KINDS[name](*fields)
             return frame
+
+
+def _grammar(fields: Sequence[Any] | None) -> GrammarSpec | None:
+    if fields is None:
+        return None
+    *plain, answer = fields
+    return replace(GrammarSpec(*plain), answer=_grammar(answer))
 
 
 class FrameBuffer:

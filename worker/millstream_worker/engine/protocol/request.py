@@ -37,6 +37,7 @@ class GrammarSpec:
     thought_begin: int | None = None
     thought_end: int | None = None
     ends: tuple[int, ...] = ()  # tokens that may end a whole answer, beside the model's own
+    answer: GrammarSpec | None = None  # of tools: the form of an answer without calls, where it has one
 
     @property
     def field(self) -> str:

@@ -10,7 +10,7 @@ from millstream_worker.jobs.engine_request import sampling_of
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.served_model import ServedModel
 
-_FORMAT = 3  # of the key and of the results kept under it
+_FORMAT = 4  # of the key and of the results kept under it
 
 
 def cache_key(job: Job, served: ServedModel) -> bytes:
@@ -36,7 +36,7 @@ def cache_key(job: Job, served: ServedModel) -> bytes:
         asked.skip_special_tokens,
         job.input.grammar,
         job.input.limits,
-        calling and (calling.reason, calling.free),
+        calling and (calling.mode.reason, calling.mode.free),
         job.rows[0].thought is not None,
         job.request.continue_final_message,
     )

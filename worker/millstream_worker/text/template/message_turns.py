@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from millstream.wire.messages.job_messages import ChatMessage
 from millstream.wire.messages.tools import CALL_BEGIN, CALL_END, Tool, ToolCall
-from millstream_worker.text.template.template_probes import TemplateProbes, Turn
+from millstream_worker.text.template.call_probe import Turn, call_of
+from millstream_worker.text.template.template_probes import TemplateProbes
 
 _ABOUT_TOOLS = f"""You can call these functions, each described as JSON:
 <tools>
@@ -40,13 +41,13 @@ def _turn(message: ChatMessage, names: Mapping[str, str], known: TemplateProbes)
     turn: Turn = {"role": message.role, "content": message.content}
     if message.tool_calls and known.knows_tools:
         if not message.content:
-            turn = {"role": message.role} | known.empty_content
-        turn["tool_calls"] = [_plain(call) for call in message.tool_calls]
+            turn = {"role": message.role} | known.calling.content
+        turn["tool_calls"] = [_plain(call, known) for call in message.tool_calls]
     elif message.tool_calls:
         written = [_written(call) for call in message.tool_calls]
         turn["content"] = "\n".join([message.content, *written] if message.content else written)
     if message.tool_call_id:
-        turn["tool_call_id"] = message.tool_call_id
+        turn["tool_call_id"] = known.call_id(message.tool_call_id)
     if name := message.name or names.get(message.tool_call_id):
         turn["name"] = name
     if thought := message.reasoning_content:
@@ -71,16 +72,14 @@ def _described(tool: Tool) -> Turn:
     return {"type": "function", "function": function}
 
 
-def _plain(call: ToolCall) -> Turn:
+def _plain(call: ToolCall, known: TemplateProbes) -> Turn:
+    """Arguments that a cut answer has left are the text that they are; none at all are those of no names."""
+    text = call.function.arguments
     try:
-        arguments = json.loads(call.function.arguments)
+        arguments = known.calling.arguments(json.loads(text) or {}) if text.strip() else {}
     except (ValueError, RecursionError):
-        arguments = call.function.arguments
-    return {
-        "id": call.id,
-        "type": call.type,
-        "function": {"name": call.function.name, "arguments": arguments},
-    }
+        arguments = text
+    return call_of(known.call_id(call.id), call.function.name, arguments)
 
 
 def _written(call: ToolCall) -> str:

@@ -4,49 +4,86 @@ calls, and how much to think.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.job_messages import ReasoningEffort
-from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
+from millstream_worker.engine.grammars.calls.call_form import HERMES, CallForm
+from millstream_worker.text.template.call_probe import ARGUMENTS, CALLED, PROBE_ID, Turn, call_of, form_of
 
-Turn = dict[str, Any]
-Rendering = Callable[[Sequence[Turn], Sequence[Turn], Mapping[str, Any]], str]
+
+class Render(Protocol):
+    def __call__(
+        self,
+        turns: Sequence[Turn],
+        tools: Sequence[Turn],
+        variables: Mapping[str, Any],
+        *,
+        begins: bool = True,
+    ) -> str:
+        """Returns the text of turns, tools and variables, up to an answer where it `begins`; empty if the
+        template raises an error.
+        """
+        ...
+
 
 QUESTION: Turn = {"role": "user", "content": "probe_question"}
 _ANSWER: Turn = {"role": "assistant", "content": "probe_answer"}
 _TOOL = {"name": "probe_tool", "description": "", "parameters": {"type": "object", "properties": {}}}
 _SHOWN = {"type": "function", "function": _TOOL}
-_CALL = {"id": "call00001", "type": "function", "function": {"name": "probe_call", "arguments": {"a": 7301}}}
-_OUTCOME = {"role": "tool", "name": "probe_call", "tool_call_id": "call00001", "content": "probe_outcome"}
-_OWN_FORM = re.compile(rf'{CALL_BEGIN}\s*{{"name": "probe_call", "arguments": {{"a": 7301}}}}\s*{CALL_END}')
-_OF_CALLS = ("probe_tool", "probe_call", "7301", "probe_outcome")
+_OUTCOME = {"role": "tool", "name": CALLED, "tool_call_id": PROBE_ID, "content": "probe_outcome"}
+_LONG_ID = "call_0123456789abcdef01234567"  # as ours
+_OF_CALLS = ("probe_tool", CALLED, "7301", "probe_outcome")
 _EMPTY: tuple[Turn, ...] = ({}, {"content": ""}, {"content": None}, {"content": []})
 _SWITCHES = ("enable_thinking", "thinking")  # variables that are true or false
 
 
-class TemplateProbes:
-    """`render` returns the text of turns, tools and variables; empty if the template raises an error."""
+class _CallTurn(NamedTuple):
+    """The way a turn that only calls has to be given, and a conversation with one."""
 
-    def __init__(self, render: Rendering) -> None:
+    content: Turn  # absent, or the first kind of none that it takes
+    as_text: bool  # arguments are JSON text
+    shown: str
+
+    def turn(self, calls: Sequence[Turn]) -> Turn:
+        return {"role": "assistant", **self.content, "tool_calls": list(calls)}
+
+    def arguments(self, given: object) -> object:
+        return json.dumps(given, ensure_ascii=False) if self.as_text else given
+
+
+class TemplateProbes:
+    def __init__(self, render: Render) -> None:
         self._render = render
 
     @property
     def knows_tools(self) -> bool:
-        return _shows_calls(self._calling[1])
+        return _shows_calls(self.calling.shown)
 
-    @property
-    def writes_calls(self) -> bool:
-        """It shows calls in the form that the grammar of tools has: so its model writes them by itself."""
-        return self.knows_tools and bool(_OWN_FORM.search(self._calling[1]))
+    @cached_property
+    def call_form(self) -> CallForm | str:
+        """The form in which it shows calls, so that its model writes them; a text names one that is not known
+        here. Hermes' for a template without tools, whose model is told of it.
+        """
+        if not self.knows_tools:
+            return HERMES
+        arguments = self.calling.arguments(ARGUMENTS)
+        return form_of(self._at_end, self.calling.turn, self.in_form(_ANSWER), arguments)
 
-    @property
-    def empty_content(self) -> Turn:
-        """Returns the content of a turn that only calls: absent, or the first kind of none that it takes."""
-        return self._calling[0]
+    def call_id(self, own_id: str) -> str:
+        """Returns the id; one of nine letters and digits in its place where the template takes only such."""
+        if not own_id or not self._takes_short_ids_only:
+            return own_id
+        return hashlib.sha256(own_id.encode("utf-8", "surrogatepass")).hexdigest()[:9]
+
+    @cached_property
+    def _takes_short_ids_only(self) -> bool:
+        call = call_of(_LONG_ID, CALLED, self.calling.arguments(ARGUMENTS))
+        return self.knows_tools and CALLED not in self._at_end(self.calling.turn([call]))
 
     @cached_property
     def takes_outcomes(self) -> bool:
@@ -87,16 +124,20 @@ class TemplateProbes:
         return told
 
     @cached_property
-    def _calling(self) -> tuple[Turn, str]:
-        """The content of a turn that only calls, and a conversation with one."""
-        tried: list[tuple[Turn, str]] = []
-        for empty in _EMPTY:
-            calling = {"role": "assistant", **empty, "tool_calls": [_CALL]}
-            turns = [self.in_form(QUESTION), calling, self.in_form(_OUTCOME)]
-            tried.append((empty, self._render(turns, [_SHOWN], {})))
-            if _shows_calls(tried[-1][1]):
-                return tried[-1]
+    def calling(self) -> _CallTurn:
+        tried: list[_CallTurn] = []
+        for as_text in (False, True):
+            for content in _EMPTY:
+                way = _CallTurn(content, as_text, "")
+                turn = way.turn([call_of(PROBE_ID, CALLED, way.arguments(ARGUMENTS))])
+                turns = [self.in_form(QUESTION), turn, self.in_form(_OUTCOME)]
+                tried.append(way._replace(shown=self._render(turns, [_SHOWN], {})))
+                if _shows_calls(tried[-1].shown):
+                    return tried[-1]
         return tried[0]
+
+    def _at_end(self, turn: Turn) -> str:
+        return self._render([self.in_form(QUESTION), turn], [_SHOWN], {}, begins=False)
 
     @cached_property
     def _roles_in_parts(self) -> frozenset[str]:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from llguidance import LLTokenizer
 
-from millstream_worker.engine.grammars.partial.written_calls import calls_in
+from millstream_worker.engine.grammars.calls.call_form import CallForm
+from millstream_worker.engine.grammars.calls.call_reader import calls_in
 from millstream_worker.engine.protocol.request import GrammarSpec
 
 TAKES_TOO_LONG = "it takes too much time, or memory, to validate them"
@@ -21,18 +22,20 @@ class PartialCalls:
         self._slow: dict[str, str] = {}  # why, by name
         self._tokenizer = tokenizer
         self._thought_end = spec.thought_end
-        self._marks: list[tuple[str, int | None]] = json.loads(spec.text)["marks"]
+        form = json.loads(spec.text)
+        self._form = CallForm.of_plain(form["form"])
+        self._names = [name for name, *_ in form["functions"]]
+        self._tags = {token: text.encode() for text, token in form["tokens"].items()}
 
     def problem(self, output: Sequence[int], check: Callable[[str, str], str]) -> str:
         """Returns why a call in the output does not fit; empty if all do. `check` returns why the arguments
         do not fit their schema, both as JSON text.
         """
-        (begin, _), (end, _) = self._marks
         if self._thought_end in output:
             output = output[output.index(self._thought_end) + 1 :]
-        for name, arguments in calls_in(self._text(output), begin, end):
-            if name in self._schemas and (problem := self._problem(name, arguments, check)):
-                return f"the arguments of {name} do not fit its parameters: {problem}"
+        for call in calls_in(self._text(output), self._form, self._names):
+            if call.name in self._schemas and (problem := self._problem(call.name, call.arguments, check)):
+                return f"the arguments of {call.name} do not fit its parameters: {problem}"
         return ""
 
     def _problem(self, name: str, arguments: str, check: Callable[[str, str], str]) -> str:
@@ -45,6 +48,5 @@ class PartialCalls:
         return problem
 
     def _text(self, output: Sequence[int]) -> str:
-        marks = {token: text.encode() for text, token in self._marks if token is not None}
-        pieces = [marks.get(token) or self._tokenizer.decode_bytes([token]) for token in output]
+        pieces = [self._tags.get(token) or self._tokenizer.decode_bytes([token]) for token in output]
         return b"".join(pieces).decode("utf-8", "replace")

@@ -1,0 +1,135 @@
+"""Calls are read as their grammar writes them, in each form, however the text is cut into pieces."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.engine.byte_grammars import compiled, tools_spec
+
+from millstream_worker.engine.grammars.calls.call_form import HERMES, CallForm
+from millstream_worker.engine.grammars.calls.call_reader import CallReader
+from millstream_worker.engine.protocol.request import GrammarSpec
+
+LLAMA = CallForm('{"name": "', '", "parameters": ', "}")
+FORMS = {
+    "hermes": HERMES,
+    "llama": LLAMA,
+    "mistral": CallForm('[TOOL_CALLS] [{"name": "', '", "arguments": ', "}]", '}, {"name": "'),
+    "mistral_3": CallForm("[TOOL_CALLS]", "[ARGS]", "", "[TOOL_CALLS]"),
+    "deepseek": CallForm(
+        "<｜calls｜><｜call｜>", "<｜sep｜>", "<｜end｜><｜ends｜>", "<｜end｜>\n<｜call｜>"
+    ),
+}
+NAMES = ("get", "get_all", "a.b:c/d-e")
+SCHEMA = json.dumps(
+    {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "array"}}, "required": ["a"]}
+)
+COUNT = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+ANSWER = GrammarSpec("json_schema", json.dumps(COUNT | {"additionalProperties": False}))
+
+
+def written(form: CallForm, calls: list[tuple[str, str]], said: str = "") -> str:
+    joints = [form.begin, *[form.joint] * len(calls)]
+    called = "".join(
+        joint + name + form.middle + given for joint, (name, given) in zip(joints, calls, strict=False)
+    )
+    return said + called + form.end
+
+
+def spec(form: CallForm, **more: Any) -> GrammarSpec:
+    return tools_spec([(name, SCHEMA, True) for name in NAMES], form=form, **more)
+
+
+matcher_of = cache(compiled)
+
+
+def taken(grammar: GrammarSpec, text: str) -> bool:
+    """True if the grammar takes all of it."""
+    return matcher_of(grammar).valid(list(text.encode())) == len(text.encode())
+
+
+CALLS = st.lists(
+    st.tuples(
+        st.sampled_from(NAMES),
+        st.tuples(
+            st.sampled_from(["", "}", '"', "\\", "}\n</tool_call>", "[TOOL_CALLS]", "🙂{[", '{"name": "get']),
+            st.sampled_from([{}, {"b": []}, {"b": [1, {"c": "]"}]}, {"b": ["}]"]}]),
+        ).map(lambda given: json.dumps({"a": given[0], **given[1]}, ensure_ascii=False)),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@pytest.mark.parametrize("name", FORMS)
+@given(
+    calls=CALLS,
+    said=st.sampled_from(["", "So: ", "a <\n\n", "[TOOL", "<tool_cal l>"]),
+    size=st.integers(1, 40),
+)
+def test_calls_of_any_form_are_read_in_pieces(
+    name: str, calls: list[tuple[str, str]], said: str, size: int
+) -> None:
+    form = FORMS[name]
+    calls, said = calls[: None if form.joint else 1], said if form.tag else ""
+    text = written(form, calls, said)
+    assert taken(spec(form, free=True, many=True), text)
+    assert taken(spec(form, many=True), text.removeprefix(said))
+    reader, content = CallReader(form, NAMES), ""
+    for place in range(0, len(text), size):
+        content += reader.feed(text[place : place + size])
+    assert content + reader.finish(is_cut=False) == said.rstrip()
+    assert [(call.name, call.arguments, call.whole) for call in reader.calls] == [
+        (*call, True) for call in calls
+    ]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_cut_call_has_a_part_of_its_arguments(name: str) -> None:
+    form, said = FORMS[name], "So " if FORMS[name].tag else ""
+    text, given = written(form, [("get_all", '{"a": "x"}')], said), '{"a": "x"}'
+    for cut in range(len(text)):
+        reader = CallReader(form, NAMES)
+        content = reader.feed(text[:cut]) + reader.finish(is_cut=True)
+        assert content in (said.rstrip(), said[:cut], text[: len(said) + 1]) or not form.tag
+        assert form.begin not in content
+        assert [call.arguments for call in reader.calls] in ([], [given[: cut - text.index(given)]], [given])
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("text", ["only text ", "a < b", "[x]", '{"name": 1}', '{"name": "odd", "x": 2}', ""])
+def test_an_answer_without_calls_is_its_text(name: str, text: str) -> None:
+    for size in (1, 100):
+        reader = CallReader(FORMS[name], NAMES)
+        content = "".join(reader.feed(text[place : place + size]) for place in range(0, len(text), size))
+        assert content + reader.finish(is_cut=False) == text
+        assert not reader.calls
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_with_a_format_an_answer_is_of_it_or_calls(name: str) -> None:
+    form = FORMS[name]
+    grammar = spec(form, free=True, many=True, answer=ANSWER)
+    assert taken(grammar, '{"n": 12}')
+    assert taken(grammar, written(form, [("get", '{"a": "x"}')]))
+    for other in ("So", '{"m": 1}', written(form, [("gone", "{}")]), written(form, [("get", '{"b": []}')])):
+        assert not taken(grammar, other)
+
+
+def test_an_answer_may_begin_as_a_call_without_a_tag_does() -> None:
+    answer = GrammarSpec("json_schema", '{"type": "object", "properties": {"name": {"type": "string"}}}')
+    text = '{"name": "Ann"}'
+    assert taken(spec(LLAMA, free=True, answer=answer), text)
+    reader = CallReader(LLAMA, NAMES)
+    assert reader.feed(text) + reader.finish(is_cut=False) == text
+
+
+def test_text_with_an_unknown_call_goes_on_as_text() -> None:
+    text = '<tool_call>\n{"name": "gone", "arguments": {}}\n</tool_call>'
+    reader = CallReader(HERMES, NAMES)
+    assert reader.feed(text) + reader.finish(is_cut=False) == text

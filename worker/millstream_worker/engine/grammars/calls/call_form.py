@@ -1,0 +1,77 @@
+"""The forms in which models write calls of functions: the texts that stand around names and arguments."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+_TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s\"{}]+\]")
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """Calls are written as `begin NAME middle ARGUMENTS (joint NAME middle ARGUMENTS)* end`, the arguments as
+    a JSON object. No joint: an answer has one call at most.
+    """
+
+    begin: str
+    middle: str
+    end: str
+    joint: str = ""
+    item_separator: str = ", "
+    key_separator: str = ": "
+
+    @property
+    def tag(self) -> str:
+        """Returns the tag with which calls begin, behind any text; empty: they are a whole answer, which
+        begins with `begin`.
+        """
+        found = _TAG.match(self.begin)
+        return found[0] if found else ""
+
+    @property
+    def close(self) -> str:
+        """Returns the text behind each call's arguments, whether another one follows or not."""
+        return shared_start(self.joint or self.end, self.end)
+
+    @property
+    def literals(self) -> tuple[str, ...]:
+        return self.begin, self.middle, self.joint, self.end
+
+    def plain(self) -> dict[str, str]:
+        """Returns the fields by name, as a grammar's spec has them."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    @classmethod
+    def of_plain(cls, given: Mapping[str, Any]) -> CallForm:
+        return cls(**given)
+
+    def call_schema(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Returns the JSON schema of a whole call with arguments of this one. Raises ValueError for a form
+        whose calls are no JSON objects.
+        """
+        call = json.loads(f"{self.begin}{name}{self.middle}null{self.end}")
+        if not isinstance(call, dict):
+            raise ValueError(
+                f"calls that begin with {self.begin!r} cannot be told from an answer of a format"
+            )
+        shared = {key: arguments[key] for key in ("$defs", "definitions") if key in arguments}
+        properties = {key: arguments if value is None else {"const": value} for key, value in call.items()}
+        whole = {"type": "object", "properties": properties, "required": list(call)}
+        return shared | whole | {"additionalProperties": False}
+
+
+def shared_start(one: str, other: str) -> str:
+    return os.path.commonprefix([one, other])  # noqa: RUF071 - of characters, as meant
+
+
+HERMES = CallForm(
+    begin='<tool_call>\n{"name": "',
+    middle='", "arguments": ',
+    joint='}\n</tool_call>\n<tool_call>\n{"name": "',
+    end="}\n</tool_call>",
+)  # and Qwen's

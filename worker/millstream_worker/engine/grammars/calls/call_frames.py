@@ -1,0 +1,81 @@
+"""The grammar of an answer that calls functions, or may, around the grammars of their arguments."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from millstream_worker.engine.grammars.calls.call_form import CallForm
+
+ANY_TEXT = "/(?s:.*)/"
+
+
+@dataclass(frozen=True, slots=True)
+class CallFrame:
+    """Lines of a grammar in Lark, whose rules `@arguments_0` … and, where the answer may be of a format,
+    `@answer` are others. `tokens`: ids of the texts that are one added token of the model's.
+    """
+
+    form: CallForm
+    names: Sequence[str]
+    tokens: Mapping[str, int]
+    many: bool
+
+    def lines(self, *, may_be_text: bool, has_format: bool, goes_on: bool = False) -> list[str]:
+        """`goes_on`: text may follow a call, as workers of version 0.2.0 allowed."""
+        if has_format and not self.form.tag:  # the call is a rule with its arguments: see `call_schema`
+            called = " | ".join(f"@arguments_{place}" for place in range(len(self.names)))
+            return [f"start: @answer | {called}"]
+        if has_format:
+            return ["start: calls | @answer", *self._calls()]
+        if not may_be_text:
+            return ["start: calls", *self._calls()]
+        tag, calls = self.form.tag, self._calls()
+        if not tag:
+            return ["start: calls | TEXT", f"TEXT: {_not_behind(self.form.begin)}", *calls]
+        text = f"TEXT: {without(tag)}"
+        if tag in self.tokens:
+            head, start, lines = "TEXT", "start: TEXT calls?", [text]
+        else:  # the text up to the tag, and it
+            head, start = "head", "start: head calls | TEXT"
+            lines = [text, f"head[lazy]: ANY {json.dumps(tag)}", f"ANY: {ANY_TEXT}"]
+            calls = self._calls(self.form.begin.removeprefix(tag))
+        if goes_on:
+            start = f"start: ({head} calls){'*' if self.many else '?'} TEXT"
+        return [start, *lines, *calls]
+
+    def _calls(self, begin: str | None = None) -> list[str]:
+        form = self.form
+        middles = [self._literal(name + form.middle) for name in self.names]
+        functions = " | ".join(f"{middle} @arguments_{place}" for place, middle in enumerate(middles))
+        close, shared = self._literal(form.close), len(form.close)
+        more = f" ({self._literal(form.joint[shared:])} call)*" if self.many and form.joint else ""
+        end = self._literal(form.end[shared:])
+        first = self._literal(form.begin if begin is None else begin)
+        return [f"calls: {first} call{more} {end}", f"call: ({functions}) {close}"]
+
+    def _literal(self, text: str) -> str:
+        """The text as a sequence of strings and tokens."""
+        if not text:
+            return ""
+        found = sorted(self.tokens, key=len, reverse=True)
+        parts = re.split(f"({'|'.join(map(re.escape, found))})", text) if found else [text]
+        return " ".join(
+            f"<[{self.tokens[part]}]>" if part in self.tokens else json.dumps(part) for part in parts if part
+        )
+
+
+def without(word: str) -> str:
+    """A rule for any text without this word: the word is a token, and must not be spelled by other tokens."""
+    return f"{ANY_TEXT} & ~/(?s:.*){_escaped(word)}(?s:.*)/"
+
+
+def _not_behind(start: str) -> str:
+    """A rule for any text that does not begin so."""
+    return f"{ANY_TEXT} & ~/{_escaped(start)}(?s:.*)/"
+
+
+def _escaped(text: str) -> str:
+    return re.escape(text).replace("/", "\\/").replace("\n", "\\n")

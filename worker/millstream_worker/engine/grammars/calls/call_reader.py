@@ -1,0 +1,155 @@
+"""Reads the calls in an answer's text, which comes in pieces, in the form to which its grammar keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from millstream_worker.engine.grammars.calls.call_form import CallForm
+from millstream_worker.engine.grammars.calls.json_end import JsonEnd
+
+
+@dataclass(slots=True, eq=False)
+class ReadCall:
+    """`arguments`: JSON text, as far as it was read. `whole`: up to its end."""
+
+    name: str
+    arguments: str = ""
+    whole: bool = False
+
+
+class _CallStage(Enum):
+    TEXT = auto()  # before the calls
+    OPENING = auto()  # at a call's begin, or the joint before it
+    ARGUMENTS = auto()
+    BEHIND = auto()  # behind a call's arguments
+    OVER = auto()  # behind the last call
+
+
+class CallReader:
+    """`names`: of the functions. `calls` grows as the text comes."""
+
+    def __init__(self, form: CallForm, names: Iterable[str]) -> None:
+        self.calls: list[ReadCall] = []
+        self._form = form
+        self._heads = {name + form.middle: name for name in names}
+        self._tag = form.tag
+        self._opening = form.begin
+        self._stage = _CallStage.TEXT
+        self._may_begin = True  # False: the answer is text that has begun otherwise
+        self._held = ""  # read, and not yet known to be content or a call
+        self._end = JsonEnd()
+
+    @property
+    def begun(self) -> bool:
+        """True if the text has come to a call."""
+        return self._stage is not _CallStage.TEXT
+
+    def feed(self, text: str) -> str:
+        """Returns the content that became certain: the text before all calls, without white space before
+        these.
+        """
+        self._held += text
+        content = ""
+        while self._held and (step := self._step()) is not None:
+            content += step
+        return content
+
+    def finish(self, *, is_cut: bool) -> str:
+        """Returns the content that was held, at the text's end. `is_cut`: the text might have gone on; a tag
+        of which all but the first character stands there is none of the content.
+        """
+        held, self._held = self._held, ""
+        if self.begun:  # an answer's text may begin as a call does that has no tag
+            return "" if is_cut or self.calls or self._tag else held
+        tail = self._begun_tag(held) if is_cut else 0
+        return held[: len(held) - tail].rstrip() if tail > 1 else held
+
+    def adopt(self, calls: Iterable[tuple[str, str]]) -> None:
+        """Take calls, by name and arguments, as those of a text that has ended."""
+        self.calls += [ReadCall(name, arguments, whole=True) for name, arguments in calls]
+        self._stage = _CallStage.OVER if self.calls else self._stage
+
+    def _step(self) -> str | None:
+        """Takes what is certain off the held text; returns the content in it. None: more text is needed."""
+        match self._stage:
+            case _CallStage.TEXT:
+                return self._text()
+            case _CallStage.OPENING:
+                return self._open()
+            case _CallStage.ARGUMENTS:
+                return self._arguments()
+            case _CallStage.BEHIND:
+                return self._behind()
+            case (
+                _CallStage.OVER
+            ):  # only answers of workers of version 0.2.0 have text, and more calls, behind a call
+                return self._seek_tag()
+
+    def _text(self) -> str | None:
+        if self._may_begin and not self._tag:
+            if self._held.startswith(self._opening):
+                self._stage = _CallStage.OPENING
+                return ""
+            if self._opening.startswith(self._held):
+                return None
+            self._may_begin = False
+        elif self._may_begin and self._tag in self._held:
+            content = self._held.partition(self._tag)[0]
+            self._held = self._held[len(content) :]
+            self._stage = _CallStage.OPENING
+            return content.rstrip()
+        content = self._held[: len(self._held) - self._begun_tag(self._held)].rstrip()
+        self._held = self._held[len(content) :]
+        return content or None
+
+    def _open(self) -> str | None:
+        rest = self._held.removeprefix(self._opening)
+        head = next((head for head in self._heads if rest.startswith(head)), None)
+        if head is not None:
+            self.calls.append(ReadCall(self._heads[head]))
+            self._held, self._end, self._stage = rest[len(head) :], JsonEnd(), _CallStage.ARGUMENTS
+            return ""
+        if self._opening.startswith(self._held) or any(head.startswith(rest) for head in self._heads):
+            return None
+        self._may_begin, self._stage = False, _CallStage.OVER if self.calls else _CallStage.TEXT
+        return ""
+
+    def _arguments(self) -> str:
+        call, end = self.calls[-1], self._end.feed(self._held)
+        call.arguments += self._held[:end]
+        self._held = "" if end is None else self._held[end:]
+        if end is not None:
+            call.whole, self._stage = True, _CallStage.BEHIND
+        return ""
+
+    def _behind(self) -> str | None:
+        joint, end = self._form.joint, self._form.end
+        if joint and self._held.startswith(joint):
+            self._opening, self._stage = joint, _CallStage.OPENING
+            return ""
+        if joint.startswith(self._held) or end.startswith(self._held):
+            return None
+        self._stage = _CallStage.OVER
+        return ""
+
+    def _seek_tag(self) -> str | None:
+        if self._tag and self._tag in self._held:
+            self._held = self._held[self._held.index(self._tag) :]
+            self._opening, self._stage = self._form.begin, _CallStage.OPENING
+            return ""
+        self._held = self._held[len(self._held) - self._begun_tag(self._held) :]
+        return None
+
+    def _begun_tag(self, text: str) -> int:
+        """Returns how many of the last characters may be the beginning of the tag."""
+        longest = min(len(text), len(self._tag) - 1) if self._may_begin else 0
+        return next((size for size in range(longest, 0, -1) if self._tag.startswith(text[-size:])), 0)
+
+
+def calls_in(text: str, form: CallForm, names: Iterable[str]) -> list[ReadCall]:
+    """Returns the calls of a text, the last of which may be cut."""
+    reader = CallReader(form, names)
+    reader.feed(text)
+    return reader.calls

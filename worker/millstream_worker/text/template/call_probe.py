@@ -1,0 +1,80 @@
+"""Finds the form in which a chat template writes calls of functions, by what it makes of two."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from millstream_worker.engine.grammars.calls.call_form import CallForm, shared_start
+
+PROBE_ID = "call00001"  # of nine letters and digits: some templates take no other
+CALLED = "probe_call"
+ARGUMENTS = {"probe_key": 7301, "probe_text": "probe_value"}
+_NEXT = "probe_next"
+_WRITTEN = re.compile(
+    r'(?P<begin>.*?)probe_call(?P<middle>.*?)\{"probe_key"(?P<key>:\s*)7301(?P<item>,\s*)"probe_text"(?P=key)'
+    r'"probe_value"\}(?P<tail>.*)',
+    re.DOTALL,
+)
+_ID = re.compile(rf'(,\s*"id":\s*"{PROBE_ID}"|\[CALL_ID\]{PROBE_ID})')
+_FEWEST = 4  # characters by which an answer that is a call is told from text
+# What stands in a call whose form is not built, and the form's name.
+_OTHERS = {
+    "<function=": "Qwen3-Coder's XML",
+    "<arg_key>": "GLM's XML",
+    "<|channel|>": "harmony, as gpt-oss",
+    "<invoke name=": "XML with <invoke>, as MiniMax",
+    "<|tool_call>call:": "Gemma 4's",
+    "functions.probe_call": "Kimi's",
+    "probe_call(": "calls in Python, as LFM2",
+}
+
+Turn = dict[str, Any]
+MakeTurn = Callable[[Sequence[Turn]], Turn]
+Show = Callable[[Turn], str]
+
+
+def call_of(own_id: str, name: str, arguments: object) -> Turn:
+    """Returns a call as templates get it."""
+    return {"id": own_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def form_of(show: Show, calling: MakeTurn, answer: Turn, arguments: object) -> CallForm | str:
+    """Returns the form; else, in words, what the template writes instead. `show` renders a turn at the end of
+    a conversation; `calling` makes the turn of some calls; `answer`: one that only says "probe_answer".
+    """
+    before, _, behind = show(answer).partition("probe_answer")
+    first, second = (call_of(PROBE_ID, name, arguments) for name in (CALLED, _NEXT))
+    one, two = (_own_part(show(calling(calls)), before) for calls in ([first], [first, second]))
+    found = _WRITTEN.fullmatch(_ID.sub("", one))
+    if found is not None and PROBE_ID not in found[0]:
+        form = CallForm(
+            begin=found["begin"].lstrip(),
+            middle=found["middle"],
+            end=_without_end(found["tail"], behind),
+            joint=_joint(_ID.sub("", two), found),
+            item_separator=found["item"],
+            key_separator=found["key"],
+        )
+        if form.tag or len(form.begin) >= _FEWEST:
+            return form
+    return next((name for mark, name in _OTHERS.items() if mark in one), f"one unknown here: {one:.60}")
+
+
+def _joint(two: str, one: re.Match[str]) -> str:
+    """Returns the text between the arguments of a call and the name of the next; empty if there is none."""
+    head = one[0].removesuffix(one["tail"])
+    joint, found, rest = two.removeprefix(head).partition(_NEXT)
+    as_first = head.partition(CALLED)[2] + one["tail"]
+    return joint if found and two.startswith(head) and rest == as_first else ""
+
+
+def _own_part(text: str, before: str) -> str:
+    return text[len(shared_start(text, before)) :]
+
+
+def _without_end(tail: str, end: str) -> str:
+    """The tail without the end of the turn."""
+    shared = len(shared_start(tail[::-1], end[::-1]))
+    return tail[: len(tail) - shared]
