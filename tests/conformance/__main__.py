@@ -10,15 +10,23 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 from conformance.clients_run import check, commands, openai_commands
+from conformance.loops_run import loop_commands, watched
 from conformance.schemas.schemas_run import are_taken
-from conformance.stands import Stand, counting_model, tiny_model
+from conformance.stands import CONTEXT_OF_LOOPS, Stand, counting_model, tiny_model
 from conformance.table_run import is_met
+from conformance.turns.call_forms import HERMES
+from conformance.turns.turns_run import agent_turns
 
 Check = Callable[[Stand], bool]
 ALONE: Mapping[str, Callable[[], bool]] = {"schemas": are_taken}
 STANDS: tuple[tuple[Callable[[], AbstractContextManager[Stand]], Mapping[str, Check]], ...] = (
     (counting_model, {name: partial(check, command) for name, command in openai_commands().items()}),
     (tiny_model, {name: partial(check, command) for name, command in commands().items()} | {"table": is_met}),
+    (
+        partial(tiny_model, HERMES.template, CONTEXT_OF_LOOPS),
+        {name: partial(watched, command, HERMES.marks) for name, command in loop_commands().items()}
+        | {"agent-turns": agent_turns},
+    ),
 )
 
 

@@ -22,7 +22,7 @@ OPENAI = {
 }
 NEWEST = {
     "litellm": ["litellm"],
-    "langchain": ["langchain-openai"],
+    "langchain": ["langchain-openai", "langchain"],
     "haystack": ["haystack-ai"],
     "llama-index": ["llama-index-llms-openai-like"],
     "guidellm": ["guidellm", TORCH],
@@ -31,7 +31,7 @@ NEWEST = {
     "outlines": ["outlines", "openai"],
 }
 NODE = {
-    "openai-node": ["openai"],
+    "openai-node": ["openai", "zod"],
     "vercel-ai": ["ai", "@ai-sdk/openai-compatible", "zod"],
 }
 
@@ -55,11 +55,16 @@ def commands() -> dict[str, Command]:
 
 def check(command: Command, stand: Stand) -> bool:
     """True if the program does with the gateway what its script asks of it."""
+    return passes(command, stand.url, str(stand.checkpoint))
+
+
+def passes(command: Command, *arguments: str) -> bool:
+    """True if the script passes with these behind its name."""
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
         "HF_HUB_OFFLINE": "1"
     }
     try:
-        line = [*command(), stand.url, str(stand.checkpoint)]
+        line = [*command(), *arguments]
     except NotInstalled as error:
         print(f"  not installed: {error}")
         return False
@@ -76,7 +81,10 @@ def _python(name: str, packages: list[str], script: str) -> list[str]:
 
 
 def _node(name: str, packages: list[str]) -> list[str]:
-    script = CLIENTS / f"{name.replace('-', '_')}.cjs"
+    return node_line(name, packages, CLIENTS / f"{name.replace('-', '_')}.cjs")
+
+
+def node_line(name: str, packages: list[str], script: Path) -> list[str]:
     return ["env", f"NODE_PATH={node_folder(name, packages)}", "node", str(script)]
 
 

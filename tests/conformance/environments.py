@@ -24,10 +24,10 @@ def python_of(name: str, packages: Sequence[str], *, fresh: bool = False) -> Pat
     """
     folder = VENVS / name
     python, mark = folder / "bin" / "python", folder / ".installed"
-    if not mark.exists() or fresh:
+    if fresh or not _has(mark, packages):
         _run([sys.executable, "-m", "venv", str(folder)])
         pip(python, "install", "--upgrade", *packages)
-        mark.touch()
+        mark.write_text("\n".join(packages))
     return python
 
 
@@ -74,11 +74,16 @@ def requirements(wheel: Path) -> list[str]:
 def node_folder(name: str, packages: Sequence[str]) -> Path:
     """The folder of an environment that has these packages of npm's. Raises NotInstalled."""
     folder = VENVS / name
-    if not (mark := folder / ".installed").exists():
+    if not _has(mark := folder / ".installed", packages):
         folder.mkdir(parents=True, exist_ok=True)
         _run(["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), *packages])
-        mark.touch()
+        mark.write_text("\n".join(packages))
     return folder / "node_modules"
+
+
+def _has(mark: Path, packages: Sequence[str]) -> bool:
+    """True if the environment of the mark was made for these packages."""
+    return mark.exists() and mark.read_text() == "\n".join(packages)
 
 
 def _run(command: list[str]) -> None:

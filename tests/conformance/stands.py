@@ -19,22 +19,14 @@ from support.models.spelling import spelling_checkpoint
 from support.servers.servers import Server, free_port
 from support.workers.counting_worker import REAL, model_name, worker_process, write_tokenizer
 
+from conformance.chat_templates import TEMPLATE
 from conformance.environments import python_of
 
 S3_SERVER = ["moto[s3]", "flask", "flask-cors"]
 BUCKET = "conformance"
 CONTEXT = 4096
-# As Qwen's: it knows tools, and writes calls between <tool_call> and </tool_call>.
-TEMPLATE = (
-    "{% for tool in tools or [] %}{{ tool | tojson }}{{ '\n' }}{% endfor %}{% for message in messages %}"
-    "{{ message.role }}{{ '\n' }}{% if message.reasoning_content %}<think>\n{{ message.reasoning_content }}\n"
-    "</think>\n{% endif %}{% if message.content %}{{ message.content }}{% endif %}"
-    "{% for call in message.tool_calls or [] %}<tool_call>\n"
-    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
-    "\n</tool_call>{% endfor %}<end>{{ '\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}assistant{{ '\n' }}{% endif %}"
-    "{% if add_generation_prompt and enable_thinking is defined and not enable_thinking %}"
-    "<think>\n\n</think>\n\n{% endif %}"
+CONTEXT_OF_LOOPS = (
+    16_384  # their prompts are long, and a token of the tiny model is hardly more than a letter
 )
 
 
@@ -47,11 +39,11 @@ class Stand:
 
 
 @contextlib.contextmanager
-def tiny_model() -> Iterator[Stand]:
-    """A real engine with a tiny random model, whose tokens spell any text."""
+def tiny_model(template: str = TEMPLATE, context: int = CONTEXT) -> Iterator[Stand]:
+    """A real engine with a tiny random model, whose tokens spell any text; `context`: in tokens."""
     with Server("valkey") as server, tempfile.TemporaryDirectory() as folder:
         checkpoint = spelling_checkpoint(
-            Path(folder), words=True, template=TEMPLATE, max_position_embeddings=CONTEXT, head_dim=32
+            Path(folder), words=True, template=template, max_position_embeddings=context, head_dim=32
         )
         settings = REAL | {"kv_memory": "64MiB", "lease_s": 30.0, "log_level": "error"}
         with worker_process(server, str(checkpoint), **settings), gateway(server.url) as door:

@@ -31,14 +31,20 @@ ANSWER_S = 60  # of a server, with its start
 HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "tools", "version": "0"}}
 
 
+def commands() -> dict[str, list[str]]:
+    """By the name of a package. Raises NotInstalled."""
+    folders = (node_folder("mcp-node", list(NODE)) / ".bin", python_of("mcp-python", list(PYTHON)).parent)
+    return {
+        name: [str(folder / command), *arguments]
+        for folder, servers in zip(folders, (NODE, PYTHON), strict=True)
+        for name, (command, *arguments) in servers.items()
+    }
+
+
 def tools_of_servers() -> Iterator[tuple[str, list[Function]]]:
     """By the name of a package. Raises NotInstalled, also for one that does not answer."""
-    commands = node_folder("mcp-node", list(NODE)) / ".bin"
-    for name, (command, *arguments) in NODE.items():
-        yield name, listed([str(commands / command), *arguments])
-    commands = python_of("mcp-python", list(PYTHON)).parent
-    for name, (command, *arguments) in PYTHON.items():
-        yield name, listed([str(commands / command), *arguments])
+    for name, command in commands().items():
+        yield name, listed(command)
 
 
 def listed(command: Sequence[str]) -> list[Function]:
