@@ -10,6 +10,7 @@ import instructor
 from instructor import Mode
 from instructor.core import IncompleteOutputException
 from openai import OpenAI
+from pydantic import ValidationError
 from tries import OWN, QUESTION, TOKENS, Mill, tried
 
 ASK: dict[str, Any] = {
@@ -32,6 +33,7 @@ def main(url: str) -> None:
             f"{mode.name}, iterable",
             lambda calls, asked=asked: iterable(asked, calls),
             IncompleteOutputException,
+            ValidationError,  # of an object in a key beside the list: it takes each for one of the list
         )
 
 
