@@ -14,6 +14,7 @@ from ops.bench.models.shapes import TINY_14M
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from millstream_worker.engine.runner.model import load
+from millstream_worker.engine.runner.model.weights import ReadWeights
 
 _HOLE = 2**32  # bytes
 TINY = TINY_14M | {"num_hidden_layers": 2, "vocab_size": 1000}
@@ -44,7 +45,7 @@ def _made(
     device: torch.device,
     attention: str,
     *_: object,
-) -> tuple[PreTrainedModel, str]:
+) -> ReadWeights:
     """As `load_weights`."""
     if torch.cuda.is_available():  # also what is read to the CPU otherwise: its numbers take a minute there
         device = torch.device("cuda")
@@ -54,4 +55,4 @@ def _made(
     for module in made.modules():
         if isinstance(module, PreTrainedModel):
             module.warn_if_padding_and_no_attention_mask = lambda *_: None
-    return made.eval(), ""
+    return ReadWeights(made.eval(), forms="", left_out="")
