@@ -132,7 +132,7 @@ def test_tools_are_called_or_the_answer_says_why_not(client: Client) -> None:
     named = client.submit(**asked, tool_choice=NAMED, n=3)
     required = client.submit(**asked, tool_choice="required", parallel_tool_calls=False, n=4)
     cut = client.submit(**asked | {"max_tokens": 20}, tool_choice=NAMED, stream=True)
-    either = client.submit(**asked, response_format=Invoice, n=8)
+    either = client.submit(**asked, response_format=Order, n=8)
     calling = client.submit(**asked, parallel_tool_calls=False, logit_bias={token("<tool_call>"): 9})
     talking = client.submit(**asked | {"max_tokens": 30}, **never, ignore_eos=False)
     none = client.submit(**asked | {"max_tokens": 9}, tool_choice="none")
@@ -165,7 +165,7 @@ def test_tools_are_called_or_the_answer_says_why_not(client: Client) -> None:
     for choice in client.wait(either.id, timeout_s=60).choices:
         assert "<tool_call>" not in choice.text
         assert bool(choice.text) != bool(choice.tool_calls)
-        assert not choice.complete or choice.tool_calls or choice.parse(Invoice)
+        assert not choice.complete or choice.tool_calls or choice.parse(Order)
 
     [choice] = client.wait(calling.id, timeout_s=60).choices
     assert (choice.complete, bool(choice.tool_calls)) in ((True, True), (False, False), (False, True))

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from millstream import Choice, ChoiceDelta, FunctionCall, ToolCall, Usage
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.chunks import Chunks, ToolCallFilter
+from millstream.wire.messages.choices import ToolCallDelta
 
 CALL = ToolCall(id="c1", function=FunctionCall(name="get", arguments='{"a": 1}'))
-WRITTEN = '<tool_call>{"name": "get", "arguments": {"a": 1}}</tool_call>'
+BEGUN = {"index": 0, "id": "c1", "type": "function", "function": {"name": "get", "arguments": ""}}
+WRITTEN = '<tool_call>\n{"name": "get", "arguments": {"a": 1}}\n</tool_call>'
 
 
 def chunks_of(*deltas: ChoiceDelta, tools: bool = False) -> list[dict[str, Any]]:
@@ -28,17 +30,36 @@ def chunks_of(*deltas: ChoiceDelta, tools: bool = False) -> list[dict[str, Any]]
 def test_calls_come_whole_and_their_text_does_not() -> None:
     found = chunks_of(
         ChoiceDelta(text="I look. <too"),
-        ChoiceDelta(text="l_call>{"),
+        ChoiceDelta(text='l_call>\n{"name": "g'),
         ChoiceDelta(text="…", tool_calls=(CALL,), finish_reason="tool_calls", complete=True),
         tools=True,
     )
     assert [one["delta"] for one in found] == [
         {"role": "assistant", "content": ""},
         {"content": "I look."},
-        {"tool_calls": [{"index": 0, **CALL.model_dump()}]},
+        {"tool_calls": [BEGUN]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"a": 1}'}}]},
         {},
     ]
     assert (found[-1]["finish_reason"], found[-1]["complete"]) == ("tool_calls", True)
+
+
+def test_calls_come_piece_by_piece_behind_their_text() -> None:
+    """Text that mentions a tag is text; what was in no piece comes at the end."""
+    found = chunks_of(
+        ChoiceDelta(text="As <tool_call> says, 3 <"),
+        ChoiceDelta(tool_call_deltas=(ToolCallDelta(id="c1", name="get", arguments='{"a"'),)),
+        ChoiceDelta(tool_call_deltas=(ToolCallDelta(arguments=": "),)),
+        ChoiceDelta(tool_calls=(CALL, CALL), finish_reason="length", complete=False),
+        tools=True,
+    )
+    assert "".join(one["delta"].get("content", "") for one in found) == "As <tool_call> says, 3 <"
+    pieces = [piece for one in found for piece in one["delta"].get("tool_calls", ())]
+    assert [(piece["index"], piece.get("id"), piece["function"]) for piece in pieces] == [
+        (0, "c1", {"name": "get", "arguments": ""}), (0, None, {"arguments": '{"a"'}),
+        (0, None, {"arguments": ": "}), (0, None, {"arguments": "1}"}),
+        (1, "c1", {"name": "get", "arguments": ""}), (1, None, {"arguments": '{"a": 1}'}),
+    ]  # fmt: skip
 
 
 def test_thoughts_and_choices_have_places_of_their_own() -> None:
@@ -52,7 +73,20 @@ def test_thoughts_and_choices_have_places_of_their_own() -> None:
 
 
 PIECES = st.lists(
-    st.sampled_from(["a", " ", "\n", "<", "<tool", "_call>", "</tool_call>", "<tool_call>", "{}"])
+    st.sampled_from(
+        [
+            "a",
+            " ",
+            "\n",
+            "<",
+            "<tool",
+            "_call>",
+            "</tool_call>",
+            "<tool_call>",
+            '<tool_call>\n{"name": "',
+            "{}",
+        ]
+    )
 )
 
 

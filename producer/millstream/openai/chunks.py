@@ -10,7 +10,7 @@ from millstream.openai.answer_body import chat_logprobs, completeness, completio
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.wire.messages.choices import ChoiceDelta
 from millstream.wire.messages.job_messages import Usage
-from millstream.wire.messages.tools import CALL_BEGIN
+from millstream.wire.messages.tools import CALL_HEAD
 
 _KINDS = {ApiEndpoint.CHAT: "chat.completion.chunk", ApiEndpoint.COMPLETIONS: "text_completion"}
 
@@ -30,7 +30,7 @@ class ToolCallFilter:
         space before one.
         """
         self._held += text
-        shown, call, _ = self._held.partition(CALL_BEGIN)
+        shown, call, _ = self._held.partition(CALL_HEAD)
         if not call:
             shown = shown[: len(shown) - _begun_tag(shown)]
         shown = shown.rstrip()
@@ -38,14 +38,15 @@ class ToolCallFilter:
         return shown
 
     def rest(self, has_calls: bool) -> str:
-        """Returns, at the end, the text that was held for calls that did not come."""
-        return "" if has_calls else self._held
+        """Returns, at the text's end, what was held for calls that did not come in it."""
+        rest, self._held = self._held, ""
+        return "" if has_calls else rest
 
 
 def _begun_tag(text: str) -> int:
     """Returns how many of the last characters may be the beginning of a call."""
-    longest = min(len(text), len(CALL_BEGIN) - 1)
-    return next((size for size in range(longest, 0, -1) if CALL_BEGIN.startswith(text[-size:])), 0)
+    longest = min(len(text), len(CALL_HEAD) - 1)
+    return next((size for size in range(longest, 0, -1) if CALL_HEAD.startswith(text[-size:])), 0)
 
 
 class Chunks:
@@ -96,22 +97,21 @@ class CallChunks:
 
     def of(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
         for piece in delta.tool_call_deltas:
-            yield self._piece(piece.index, piece.id, piece.name, piece.arguments)
+            yield from self._pieces(piece.index, piece.id, piece.name, piece.arguments)
         for place, call in enumerate(delta.tool_calls):
-            given = self._given[place] if place < len(self._given) else None
-            if given is None or given < len(call.function.arguments):
-                rest = call.function.arguments[given or 0 :]
-                yield self._piece(place, call.id, call.function.name, rest)
+            given = self._given[place] if place < len(self._given) else 0
+            rest = call.function.arguments[given:]
+            yield from self._pieces(place, call.id, call.function.name, rest)
 
-    def _piece(self, place: int, own_id: str, name: str, arguments: str) -> dict[str, Any]:
-        begun = place < len(self._given)
-        if not begun:
+    def _pieces(self, place: int, own_id: str, name: str, arguments: str) -> Iterator[dict[str, Any]]:
+        """As OpenAI's: the first piece of a call has no arguments."""
+        if place == len(self._given):
             self._given.append(0)
-        self._given[place] += len(arguments)
-        if begun:
-            return {"index": place, "function": {"arguments": arguments}}
-        function = {"name": name, "arguments": arguments}
-        return {"index": place, "id": own_id, "type": "function", "function": function}
+            function = {"name": name, "arguments": ""}
+            yield {"index": place, "id": own_id, "type": "function", "function": function}
+        if arguments:
+            self._given[place] += len(arguments)
+            yield {"index": place, "function": {"arguments": arguments}}
 
 
 class ChatChoices:
@@ -132,8 +132,8 @@ class ChatChoices:
         logprobs = chat_logprobs(delta)
         if text or logprobs:
             yield _chat(delta.index, {"content": text}) | {"logprobs": logprobs}
-        if calls := list(self._calls[delta.index].of(delta)):
-            yield _chat(delta.index, {"tool_calls": calls})
+        for piece in self._calls[delta.index].of(delta):
+            yield _chat(delta.index, {"tool_calls": [piece]})
         if delta.finish_reason is not None:
             ended = _chat(delta.index, {}) | {"finish_reason": delta.finish_reason}
             yield ended | completeness(delta)
@@ -143,6 +143,8 @@ class ChatChoices:
             return delta.text
         own = self._filters[delta.index]
         text = own.push(delta.text)
+        if delta.tool_call_deltas:  # of a newer worker, which leaves no calls in the text
+            return text + own.rest(has_calls=False)
         return text + own.rest(bool(delta.tool_calls)) if delta.finish_reason is not None else text
 
 

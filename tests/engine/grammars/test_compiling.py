@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,6 +67,17 @@ def test_a_thought_may_come_before_each_kind_of_answer(kind: Any, text: str) -> 
     assert matcher.complete
 
 
+def test_a_thought_may_come_before_calls_or_a_format() -> None:
+    """Both have rules of their own around others."""
+    answer = GrammarSpec("json_schema", '{"enum": ["yes"]}')
+    spec = replace(tools_spec([("get", "", False)], free=True, answer=answer), thought_end=ord("!"))
+    for said in ('hm!"yes"', 'hm!<tool_call>\n{"name": "get", "arguments": {}}\n</tool_call>'):
+        matcher = compiled(spec)
+        assert matcher.consume(list(said.encode()))
+        assert matcher.complete
+    assert not compiled(spec).consume(list(b"hm!no"))
+
+
 def test_the_search_for_the_bad_function_has_one_time_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other requests wait for it: with a bound for each it took minutes."""
     for name in ("WHOLE_CPU_S", "SEARCH_CPU_S"):  # of what comes before: is one of them kept by itself?
@@ -98,7 +110,7 @@ def test_the_tried_grammar_differs_only_in_surrounding_tokens(kind: Any, text: s
     for end in (None, 100):
         compiled(GrammarSpec(kind, text, thought_end=end), lambda grammar: tried.append(grammar) or 0.0)
     [alone], [frame, behind] = (json.loads(grammar)["grammars"] for grammar in tried)
-    assert behind == alone | {"name": "answer"}
+    assert behind == alone | {"name": "behind_thought"}
     assert "<[100]>" not in frame["lark_grammar"]
     assert "thought: INSIDE /x/ " in frame["lark_grammar"]
     assert str(alone).count("<[") == text.count("<[")

@@ -15,7 +15,7 @@ from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta, calls_o
 from millstream.wire.messages.codec import encode
 from millstream.wire.messages.record import merged_choices
 from millstream.wire.messages.script_replies import LogEntry
-from millstream_worker.engine.grammars.calls.call_form import HERMES
+from millstream_worker.engine.grammars.calls.call_form import HERMES, CallForm
 from millstream_worker.jobs.call_output import CallOutput, ToolCallMode, call_id
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.text.model import TextModel
@@ -170,3 +170,22 @@ def test_a_cut_answer_does_not_say_that_its_calls_misfit(
     assert (told["complete"], told["finish_reason"]) == (False, "stop")
     assert "schema_error" not in told
     assert len(told["tool_calls"]) == 1
+
+
+@pytest.mark.parametrize("cut", [3, 30, 48])
+def test_calls_in_another_form_of_an_older_worker_are_found(
+    thinker: tuple[TextModel, Tokenizer], cut: int
+) -> None:
+    """Version 0.2.0 wrote Hermes' with any model, where calls were required."""
+    text, tokenizer = thinker
+    ids = tokenizer.encode(CALLED).ids
+    logged = ChoiceDelta(token_ids=tuple(ids[:cut]), text="")
+    row = ChoiceOutput(0, text.detokenizer(calls=True), constrained=True)
+    row.calling = CallOutput(replace(MODE, form=CallForm("[TOOL_CALLS]", "[ARGS]", "")), 0)
+    row.resume([logged])
+    row.ids += ids[cut:]
+    row.reason, row.fits = "stop", True
+    ended(row)
+    choice = Choice.model_validate(row.choice())
+    assert (choice.content, choice.complete, choice.finish_reason) == (None, True, "tool_calls")
+    assert [call.function.arguments for call in choice.tool_calls] == ['{"a": "x"}']

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.job_messages import Request
+from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.tools import ToolChoice
 from millstream_worker.engine.grammars.calls.call_form import HERMES, CallForm
 from millstream_worker.engine.grammars.calls.call_reader import calls_in
@@ -22,11 +23,30 @@ from millstream_worker.text.reasoning import ThoughtStart
 
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 _CALLS = "{% for c in m.tool_calls or [] %}{% set f = c.function %}%s{% endfor %}"
-PYTHON = call_templates.of_turns(
-    _CALLS.replace("%s", "[{{ f.name }}(a={{ f.arguments | length }})]{{ f.arguments }}")
-)
-SHORT = call_templates.of_turns(_CALLS.replace("%s", "[{{ f.name }} {{ f.arguments | tojson }}]"))
-ODD = call_templates.of_turns(_CALLS.replace("%s", "{{ f.name }} with {{ f.arguments.items() | list }}"))
+
+
+def writes(call: str, **more: str) -> str:
+    """A template that writes each call so."""
+    return call_templates.of_turns(_CALLS.replace("%s", call), **more)
+
+
+_JSON = "{{ f.arguments | tojson }}"
+REFUSED = {  # templates, and what the refusal says of the form
+    call_templates.QWEN3_CODER: "Qwen3-Coder's XML",
+    call_templates.GLM: "GLM's XML",
+    writes("[{{ f.name }}(a={{ f.arguments | length }})]{{ f.arguments }}"): "calls in Python, as LFM2",
+    writes(f"<|channel|>commentary to=functions.{{{{ f.name }}}} json<|message|>{_JSON}<|call|>"): "harmony",
+    writes(f"<|tool_call_begin|>{{{{ c.id }}}}{{{{ f.name }}}}<|tool_call_argument_begin|>{_JSON}"): "Kimi's",
+    writes("{{ f.name }} with {{ f.arguments.items() | list }}"): "one unknown here: probe_call with",
+    writes(f"[{{{{ f.name }}}} {_JSON}]"): r"one unknown here: \[probe_call",
+    writes(f"<thinking></thinking><call>{{{{ f.name }}}} {_JSON}</call>"): "one unknown here: <thinking>",
+    writes(f"<call>{{{{ f.name }}}} {_JSON}{{{{ loop.index }}}}</call>"): "one unknown here: <call>",
+    writes(
+        f"<call>{{{{ f.name }}}} {_JSON}<eom>", end="{% if not m.tool_calls %}<eot>{% endif %}"
+    ): "one unknown here",
+    "{% if messages[-1].content == 'probe_answer' %}{{ raise_exception('no') }}{% endif %}"
+    + writes(f"<call>{{{{ f.name }}}} {_JSON}</call>"): "one unknown here",
+}
 GET = {"name": "get", "parameters": '{"type": "object", "properties": {"a": {}, "b": {}}}'}
 LONG_ID = "call_0123456789abcdef01234567"
 
@@ -69,11 +89,7 @@ def test_a_template_without_tools_gets_the_form_of_hermes() -> None:
     assert grammar_of(asked(), ThoughtStart.NONE, text, ()) is not None
 
 
-@pytest.mark.parametrize(("template", "name"), [
-    (call_templates.QWEN3_CODER, "Qwen3-Coder's XML"), (call_templates.GLM, "GLM's XML"),
-    (PYTHON, "calls in Python, as LFM2"), (ODD, "one unknown here: probe_call with"),
-    (SHORT, r"one unknown here: \[probe_call"),
-])  # fmt: skip
+@pytest.mark.parametrize(("template", "name"), REFUSED.items(), ids=range(len(REFUSED)))
 def test_a_form_that_is_not_built_is_refused_by_its_name(template: str, name: str) -> None:
     text = model(template)
     with pytest.raises(InvalidRequest, match=rf'^tool_choice: .*not built here \({name}.*choose "required"'):
@@ -101,3 +117,23 @@ def test_arguments_of_earlier_calls_are_rendered_as_meant(given: str, shown: str
     """None at all, and those of a cut answer, too."""
     rendered = model(call_templates.HERMES).template.render(asked(turn(given)))
     assert f'"arguments": {shown}}}' in rendered
+
+
+def test_absent_arguments_are_given_as_the_template_takes_them() -> None:
+    """This one takes text."""
+    rendered = model(call_templates.DEEPSEEK_3_1).template.render(asked(turn("")))
+    assert "get<｜tool▁sep｜>{}<｜tool▁call▁end｜>" in rendered
+
+
+@pytest.mark.parametrize(
+    "more", [{"whitespace_pattern": " *"}, {"compact": True}, {"type": "regex", "text": "a"}]
+)
+def test_a_format_is_told_from_a_call_or_refused(more: dict[str, object]) -> None:
+    form = {"type": "json_schema", "text": '{"type": "object"}'}
+    refused = asked().model_copy(update={"response_format": ResponseFormat.model_validate(form | more)})
+    with pytest.raises(InvalidRequest, match=r"^response_format: .*no tag"):
+        grammar_of(refused, ThoughtStart.NONE, model(call_templates.LLAMA_3), ())
+    for template in (call_templates.HERMES, call_templates.MISTRAL):
+        assert grammar_of(refused, ThoughtStart.NONE, model(template), ()) is not None
+    taken = asked().model_copy(update={"response_format": ResponseFormat.model_validate(form)})
+    assert grammar_of(taken, ThoughtStart.NONE, model(call_templates.LLAMA_3), ()) is not None

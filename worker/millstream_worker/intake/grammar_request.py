@@ -28,6 +28,7 @@ def grammar_of(
         made = GrammarSpec(asked.type, asked.text, asked.compact, asked.whitespace_pattern, ends=ends)
     if request.may_call:
         made = replace(_tools(request, text), ends=ends, answer=made if request.calling == "auto" else None)
+        _check_beside_calls(made, text)
     if made is None or text.think is None or start is ThoughtStart.NONE:
         return made
     return replace(made, thought_begin=text.think.begin_behind(start), thought_end=text.think.end)
@@ -58,8 +59,23 @@ def tool_call_mode(request: Request, job_id: str, text: TextModel) -> ToolCallMo
     # As OpenAI's: who names the function knows that it is called.
     reason: FinishReason = "stop" if request.calling == "function" else "tool_calls"
     names = tuple(one.name for one in request.tools or ())
-    is_free = request.calling == "auto" and request.response_format is None
-    return ToolCallMode(job_id, text.call_form, names, reason, is_free)
+    may_be_text = request.calling == "auto"
+    has_format = request.response_format is not None
+    return ToolCallMode(
+        job_id, text.call_form, names, reason, may_be_text and not has_format, may_be_text and has_format
+    )
+
+
+def _check_beside_calls(spec: GrammarSpec, text: TextModel) -> None:
+    """Raises InvalidRequest for a format that could not be told from a call."""
+    if (answer := spec.answer) is None or text.call_form.tag:
+        return
+    if not answer.type.startswith("json") or answer.compact or answer.whitespace_pattern:
+        problem = (
+            "cannot be told from a call, for which this model's chat template has no tag; ask for JSON, not "
+            'compact and without a whitespace_pattern, or choose tool_choice "required" or "none"'
+        )
+        raise InvalidRequest("response_format", answer.type, problem)
 
 
 def _tools(request: Request, text: TextModel) -> GrammarSpec:

@@ -133,7 +133,10 @@ def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int, s
         row.logprobs = [] if asked.logprobs else None
         own = [delta for delta in deltas if delta.index == index]
         row.thought = None if has_thought_in_text(own, text) else text.thought(start, special=special)
-        row.resume(own)
+        try:
+            row.resume(own)
+        except ProtocolError as error:
+            raise LogDamaged(str(error)) from error
         job.rows.append(row)
 
 

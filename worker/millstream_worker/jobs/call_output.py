@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from millstream.errors import ProtocolError
 from millstream.wire.messages.choices import ChoiceDelta, FinishReason, ToolCallDelta
 from millstream.wire.messages.tools import ToolCall
 from millstream_worker.engine.grammars.calls.call_form import HERMES, CallForm
@@ -17,7 +18,7 @@ from millstream_worker.jobs.encoding import Plain
 @dataclass(frozen=True, slots=True)
 class ToolCallMode:
     """The way an answer calls tools, in which form and by which names. `reason`: why one ends that does;
-    `free`: it may be any text, too.
+    `free`: it may be any text, too; `formatted`: it is calls or of a format.
     """
 
     job_id: str
@@ -25,6 +26,7 @@ class ToolCallMode:
     names: tuple[str, ...]
     reason: FinishReason
     free: bool = False
+    formatted: bool = False
 
 
 def call_id(job_id: str, choice: int, place: int) -> str:
@@ -38,10 +40,9 @@ class CallOutput:
     def __init__(self, mode: ToolCallMode, index: int) -> None:
         self.mode = mode
         self._index = index  # of the choice
-        self._reader = CallReader(mode.form, mode.names)
+        self._reader = CallReader(mode.form, mode.names, at_start=mode.formatted)
         self._given: list[int] = []  # arguments' characters in deltas, by call
-        self._told = ""  # the whole text, where its calls are found at its end only
-        self._in_text = False
+        self._in_text = False  # as workers of version 0.2.0 leave calls, in Hermes' form
 
     @property
     def begun(self) -> bool:
@@ -49,22 +50,27 @@ class CallOutput:
 
     def resume(self, deltas: Sequence[ChoiceDelta], text: str) -> str:
         """Resume from what earlier attempts have given out. `text`: of all their tokens. Returns the content
-        beyond theirs.
+        beyond theirs. Raises ProtocolError for pieces that no worker has written.
         """
         given = "".join(delta.text for delta in deltas)
         content = self._reader.feed(text)
-        if not content.startswith(
-            given
-        ):  # a worker of version 0.2.0 has begun it: its text goes on with its calls
+        if not content.startswith(given) or self._is_foreign(text):
             self._reader = CallReader(HERMES, self.mode.names)
             self._reader.feed(text)
             self._in_text = True
             return text[len(given) :]
         for piece in (piece for delta in deltas for piece in delta.tool_call_deltas):
+            if piece.index > len(self._given):
+                raise ProtocolError(f"the token log has a piece of call {piece.index} before the first of it")
             if piece.index == len(self._given):
                 self._given.append(0)
             self._given[piece.index] += len(piece.arguments)
         return content[len(given) :]
+
+    def _is_foreign(self, text: str) -> bool:
+        """True if a worker of version 0.2.0 has begun calls in Hermes' form, and the model's is another."""
+        begin = HERMES.begin
+        return self.mode.form != HERMES and len(text) > 1 and text[: len(begin)] == begin[: len(text)]
 
     def feed(self, text: str) -> str:
         """Returns the content that became certain."""
@@ -78,7 +84,7 @@ class CallOutput:
 
     def marks(self) -> list[int]:
         """Returns how far the calls are read: the number of characters of the arguments of each."""
-        return [len(call.arguments) for call in self._reader.calls]
+        return [call.size for call in self._reader.calls]
 
     def take(self, marks: Sequence[int]) -> list[Plain]:
         """Returns what is new up to these marks."""
@@ -90,7 +96,7 @@ class CallOutput:
             if place == len(self._given):
                 self._given.append(0)
                 fields |= {"id": self._id(place), "name": call.name}
-            fields["arguments"] = call.arguments[self._given[place] : end]
+            fields["arguments"] = call.part(self._given[place], end)
             self._given[place] = end
             if len(fields) > 2 or fields["arguments"]:
                 pieces.append(encoding.part(ToolCallDelta, **fields))
@@ -104,7 +110,7 @@ class CallOutput:
     def given(self) -> list[Plain]:
         """Returns the calls as far as they are in deltas."""
         return [
-            encoding.tool_call(self._id(place), call.name, call.arguments[:end])
+            encoding.tool_call(self._id(place), call.name, call.part(0, end))
             for place, (call, end) in enumerate(zip(self._reader.calls, self._given, strict=False))
         ]
 
@@ -115,7 +121,7 @@ class CallOutput:
     @property
     def size(self) -> int:
         """Bytes in the result, and in deltas, at least."""
-        return 2 * sum(len(call.arguments) for call in self._reader.calls)
+        return 2 * sum(call.size for call in self._reader.calls)
 
     def _id(self, place: int) -> str:
         return call_id(self.mode.job_id, self._index, place)

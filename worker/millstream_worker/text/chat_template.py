@@ -40,7 +40,7 @@ class ChatTemplate:
         """Renders short conversations. Raises TemplateTooMuch if even these take too much."""
         if self.exists:
             self._try([QUESTION])
-            _ = self.known.knows_tools
+            _ = self.known.call_form, self.known.call_id("probe")
 
     def render(self, request: Request, *, thinks: bool = False) -> str:
         """The text of the request's messages and tools, up to the answer. `thinks`: the model has tokens for

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from millstream.errors import IncompleteAnswer
 from millstream.wire.messages.codec import Message, Number
 from millstream.wire.messages.sampling import TokenId
-from millstream.wire.messages.tools import CALL_BEGIN, FunctionCall, ToolCall
+from millstream.wire.messages.tools import CALL_HEAD, FunctionCall, ToolCall
 
 M = TypeVar("M", bound=BaseModel)
 Byte = Annotated[int, Field(ge=0, le=255)]
@@ -112,7 +112,7 @@ class Choice(ChoiceFields):
         """The text; None if there are calls and nothing else. Older workers leave the calls in it."""
         if not self.tool_calls:
             return self.text
-        return self.text.partition(CALL_BEGIN)[0].strip() or None
+        return self.text.partition(CALL_HEAD)[0].strip() or None
 
     @overload
     def parse(self, model: None = None) -> Any: ...

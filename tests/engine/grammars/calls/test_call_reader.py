@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from functools import cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from support.engine.byte_grammars import compiled, tools_spec
 
 from millstream_worker.engine.grammars.calls.call_form import HERMES, CallForm
 from millstream_worker.engine.grammars.calls.call_reader import CallReader
+from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
 from millstream_worker.engine.protocol.request import GrammarSpec
 
 LLAMA = CallForm('{"name": "', '", "parameters": ', "}")
@@ -133,3 +135,50 @@ def test_text_with_an_unknown_call_goes_on_as_text() -> None:
     text = '<tool_call>\n{"name": "gone", "arguments": {}}\n</tool_call>'
     reader = CallReader(HERMES, NAMES)
     assert reader.feed(text) + reader.finish(is_cut=False) == text
+
+
+def test_text_of_a_format_may_say_what_begins_a_call() -> None:
+    """With a format, calls come first or not at all."""
+    for name, said in (("hermes", "use <tool_call> for"), ("mistral_3", "write [TOOL_CALLS]get[ARGS] then")):
+        text = json.dumps({"n": said})
+        for cut in range(1, len(text) + 1):
+            reader = CallReader(FORMS[name], NAMES, at_start=True)
+            content = "".join(reader.feed(letter) for letter in text[:cut])
+            assert content + reader.finish(is_cut=cut < len(text)) == text[:cut]
+            assert not reader.calls
+    reader = CallReader(HERMES, NAMES, at_start=True)
+    assert reader.feed(written(HERMES, [("get", "{}"), ("get_all", "{}")])) == ""
+    assert [call.name for call in reader.calls] == ["get", "get_all"]
+
+
+@pytest.mark.parametrize("rest", ["x", '\n{"name": "gone"', "</tool_call>"])
+def test_odd_text_behind_calls_is_read_to_its_end(rest: str) -> None:
+    """No grammar writes it, and a log may have it."""
+    one = written(HERMES, [("get", "{}")])
+    reader = CallReader(HERMES, NAMES)
+    reader.feed(f"{one}\n<tool_call>{rest} and {one}")
+    assert [call.name for call in reader.calls] == ["get", "get"]
+
+
+def test_a_call_without_a_tag_is_no_text_behind_white_space() -> None:
+    grammar = spec(LLAMA, free=True)
+    assert not taken(grammar, '\n {"name": "get", "parameters": {}}')
+    assert taken(grammar, '\n {"nam": 1}')
+
+
+@pytest.mark.parametrize("reference", ["#", "#/properties/a"])
+def test_references_within_arguments_are_refused_beside_a_format(reference: str) -> None:
+    parameters = json.dumps({"properties": {"a": {"type": "string"}, "b": {"$ref": reference}}})
+    asked = tools_spec([("get", parameters, True)], form=LLAMA, free=True, answer=ANSWER)
+    with pytest.raises(InvalidGrammar, match="refer to their \\$defs only"):
+        compiled(asked)
+
+
+@pytest.mark.parametrize(("piece", "count"), [("x" * 5, 40_000), ("\n" * 4, 40_000)])
+def test_reading_takes_time_in_proportion(piece: str, count: int) -> None:
+    reader = CallReader(HERMES, NAMES)
+    reader.feed('<tool_call>\n{"name": "get", "arguments": {"a": "' if piece[0] == "x" else "So")
+    began = time.process_time()
+    for _ in range(count):
+        reader.feed(piece)
+    assert time.process_time() - began < 5, "a quarter of a second, and 15 if it copied what it has"

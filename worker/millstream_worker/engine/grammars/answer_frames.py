@@ -20,11 +20,11 @@ def with_thought(grammar: str, spec: GrammarSpec) -> str:
     first, *others = parts_of(grammar)
     begin = "" if spec.thought_begin is None else f"<[{spec.thought_begin}]> "
     lines = [
-        f"start: thought{'?' if begin else ''} @answer",
+        f"start: thought{'?' if begin else ''} @behind_thought",
         f"thought: {begin}INSIDE <[{spec.thought_end}]> /\\n{{0,2}}/",
         f"INSIDE: {without('</think>')}",
     ]
-    return joined([_lark(lines), first | {"name": "answer"}, *others])
+    return joined([_lark(lines), first | {"name": "behind_thought"}, *others])
 
 
 def tools_grammar(spec: GrammarSpec, arguments: Sequence[str], answer: str | None = None) -> str:

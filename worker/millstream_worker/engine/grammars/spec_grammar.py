@@ -67,8 +67,6 @@ def _tools(spec: GrammarSpec, arguments: Sequence[Arguments]) -> str:
         schema_grammar(spec, written.call_schema(name, one.schema), lenient=one.lenient)
         for (name, *_), one in zip(form["functions"], arguments, strict=True)
     ]
-    if answer.type not in _JSON or answer.compact or answer.whitespace_pattern:
-        return tools_grammar(spec, calls, _without_thought(answer, None))
     # With the same white space: the lexer takes the longest piece, and a call may begin as the answer does.
     return tools_grammar(spec, calls, schema_grammar(spec, _schema_of(answer)))
 

@@ -23,10 +23,10 @@ _FEWEST = 4  # characters by which an answer that is a call is told from text
 _OTHERS = {
     "<function=": "Qwen3-Coder's XML",
     "<arg_key>": "GLM's XML",
-    "<|channel|>": "harmony, as gpt-oss",
     "<invoke name=": "XML with <invoke>, as MiniMax",
     "<|tool_call>call:": "Gemma 4's",
-    "functions.probe_call": "Kimi's",
+    "functions.probe_call": "harmony, as gpt-oss",
+    "<|tool_call_argument_begin|>": "Kimi's",
     "probe_call(": "calls in Python, as LFM2",
 }
 
@@ -44,22 +44,36 @@ def form_of(show: Show, calling: MakeTurn, answer: Turn, arguments: object) -> C
     """Returns the form; else, in words, what the template writes instead. `show` renders a turn at the end of
     a conversation; `calling` makes the turn of some calls; `answer`: one that only says "probe_answer".
     """
-    before, _, behind = show(answer).partition("probe_answer")
+    before, said, behind = show(answer).partition("probe_answer")
     first, second = (call_of(PROBE_ID, name, arguments) for name in (CALLED, _NEXT))
     one, two = (_own_part(show(calling(calls)), before) for calls in ([first], [first, second]))
-    found = _WRITTEN.fullmatch(_ID.sub("", one))
-    if found is not None and PROBE_ID not in found[0]:
+    for mark, name in _OTHERS.items():
+        if mark in one:
+            return name
+    found = _WRITTEN.fullmatch(_ID.sub("", one)) if said else None
+    if found is not None and found["tail"].endswith(behind):
         form = CallForm(
             begin=found["begin"].lstrip(),
             middle=found["middle"],
-            end=_without_end(found["tail"], behind),
+            end=found["tail"].removesuffix(behind),
             joint=_joint(_ID.sub("", two), found),
             item_separator=found["item"],
             key_separator=found["key"],
         )
-        if form.tag or len(form.begin) >= _FEWEST:
+        if _is_sound(form):
             return form
-    return next((name for mark, name in _OTHERS.items() if mark in one), f"one unknown here: {one:.60}")
+    return f"one unknown here: {one[:60] or 'nothing'}"
+
+
+def _is_sound(form: CallForm) -> bool:
+    """False for texts that a model would not write around any calls: those of the probe, a thought, or a
+    count of calls; or that would not tell a call from text.
+    """
+    whole = "\n".join(form.literals)
+    is_told = bool(form.tag) or len(form.begin) >= _FEWEST
+    has_count = re.search(r"\d", form.middle + form.joint + form.end) is not None
+    is_of_probe = "probe_" in whole or PROBE_ID in whole
+    return is_told and bool(form.middle) and not (is_of_probe or has_count or "think" in whole.lower())
 
 
 def _joint(two: str, one: re.Match[str]) -> str:
@@ -71,10 +85,8 @@ def _joint(two: str, one: re.Match[str]) -> str:
 
 
 def _own_part(text: str, before: str) -> str:
-    return text[len(shared_start(text, before)) :]
-
-
-def _without_end(tail: str, end: str) -> str:
-    """The tail without the end of the turn."""
-    shared = len(shared_start(tail[::-1], end[::-1]))
-    return tail[: len(tail) - shared]
+    """The text without what stands before an answer's, and with the whole of a tag that begins alike."""
+    shared = text[: shared_start(text, before)]
+    begun = max(shared.rfind("<"), shared.rfind("["))
+    inside = begun >= 0 and not re.search(r"[>\]\s]", shared[begun:])
+    return text[begun if inside else len(shared) :]

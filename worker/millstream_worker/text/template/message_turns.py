@@ -76,7 +76,7 @@ def _plain(call: ToolCall, known: TemplateProbes) -> Turn:
     """Arguments that a cut answer has left are the text that they are; none at all are those of no names."""
     text = call.function.arguments
     try:
-        arguments = known.calling.arguments(json.loads(text) or {}) if text.strip() else {}
+        arguments = known.calling.arguments((json.loads(text) if text.strip() else None) or {})
     except (ValueError, RecursionError):
         arguments = text
     return call_of(known.call_id(call.id), call.function.name, arguments)

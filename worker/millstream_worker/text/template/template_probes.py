@@ -82,8 +82,12 @@ class TemplateProbes:
 
     @cached_property
     def _takes_short_ids_only(self) -> bool:
-        call = call_of(_LONG_ID, CALLED, self.calling.arguments(ARGUMENTS))
-        return self.knows_tools and CALLED not in self._at_end(self.calling.turn([call]))
+        given = self.calling.arguments(ARGUMENTS)
+        short, long = (
+            self._at_end(self.calling.turn([call_of(own_id, CALLED, given)]))
+            for own_id in (PROBE_ID, _LONG_ID)
+        )
+        return CALLED in short and not long
 
     @cached_property
     def takes_outcomes(self) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+_ELSEWHERE = re.compile(r'"\$ref": "(#(?!/(?:\$defs|definitions)/)[^"]*)"')
 _TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s\"{}]+\]")
 
 
@@ -36,7 +37,7 @@ class CallForm:
     @property
     def close(self) -> str:
         """Returns the text behind each call's arguments, whether another one follows or not."""
-        return shared_start(self.joint or self.end, self.end)
+        return self.end[: shared_start(self.joint or self.end, self.end)]
 
     @property
     def literals(self) -> tuple[str, ...]:
@@ -52,21 +53,24 @@ class CallForm:
 
     def call_schema(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Returns the JSON schema of a whole call with arguments of this one. Raises ValueError for a form
-        whose calls are no JSON objects.
+        whose calls are no JSON objects as written by its separators, and for references to other parts of
+        the arguments than their definitions.
         """
-        call = json.loads(f"{self.begin}{name}{self.middle}null{self.end}")
-        if not isinstance(call, dict):
-            raise ValueError(
-                f"calls that begin with {self.begin!r} cannot be told from an answer of a format"
-            )
+        text = f"{self.begin}{name}{self.middle}null{self.end}"
+        call = json.loads(text)
+        if text != json.dumps(call, separators=(self.item_separator, self.key_separator)):
+            raise ValueError(f"calls as {text:.60} cannot be told from an answer of a format")
+        if found := _ELSEWHERE.search(json.dumps(arguments)):
+            raise ValueError(f"with a format, parameters refer to their $defs only, not to {found[1]:.60}")
         shared = {key: arguments[key] for key in ("$defs", "definitions") if key in arguments}
         properties = {key: arguments if value is None else {"const": value} for key, value in call.items()}
         whole = {"type": "object", "properties": properties, "required": list(call)}
         return shared | whole | {"additionalProperties": False}
 
 
-def shared_start(one: str, other: str) -> str:
-    return os.path.commonprefix([one, other])  # noqa: RUF071 - of characters, as meant
+def shared_start(one: str, other: str) -> int:
+    """Returns how many first characters of the texts are the same."""
+    return len(os.path.commonprefix([one, other]))  # noqa: RUF071 - of characters, as meant
 
 
 HERMES = CallForm(

@@ -73,8 +73,8 @@ def without(word: str) -> str:
 
 
 def _not_behind(start: str) -> str:
-    """A rule for any text that does not begin so."""
-    return f"{ANY_TEXT} & ~/{_escaped(start)}(?s:.*)/"
+    """A rule for any text that does not begin so, also behind white space."""
+    return f"{ANY_TEXT} & ~/\\s*{_escaped(start)}(?s:.*)/"
 
 
 def _escaped(text: str) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
+from io import StringIO
 
 from millstream_worker.engine.grammars.calls.call_form import CallForm
 from millstream_worker.engine.grammars.calls.json_end import JsonEnd
@@ -12,11 +13,25 @@ from millstream_worker.engine.grammars.calls.json_end import JsonEnd
 
 @dataclass(slots=True, eq=False)
 class ReadCall:
-    """`arguments`: JSON text, as far as it was read. `whole`: up to its end."""
+    """`size`: the number of characters of its arguments that were read. `whole`: they came to their end."""
 
     name: str
-    arguments: str = ""
     whole: bool = False
+    size: int = 0
+    _text: StringIO = field(default_factory=StringIO)
+
+    @property
+    def arguments(self) -> str:
+        """Returns JSON text, as far as it was read."""
+        return self._text.getvalue()
+
+    def add(self, text: str) -> None:
+        self._text.seek(self.size)
+        self.size += self._text.write(text)
+
+    def part(self, begin: int, end: int) -> str:
+        self._text.seek(begin)
+        return self._text.read(end - begin)
 
 
 class _CallStage(Enum):
@@ -28,17 +43,21 @@ class _CallStage(Enum):
 
 
 class CallReader:
-    """`names`: of the functions. `calls` grows as the text comes."""
+    """`names`: of the functions; `at_start`: the answer begins with a call or has none, as one with a format.
+    `calls` grows as the text comes.
+    """
 
-    def __init__(self, form: CallForm, names: Iterable[str]) -> None:
+    def __init__(self, form: CallForm, names: Iterable[str], *, at_start: bool = False) -> None:
         self.calls: list[ReadCall] = []
         self._form = form
         self._heads = {name + form.middle: name for name in names}
         self._tag = form.tag
+        self._at_start = at_start or not form.tag
         self._opening = form.begin
         self._stage = _CallStage.TEXT
         self._may_begin = True  # False: the answer is text that has begun otherwise
         self._held = ""  # read, and not yet known to be content or a call
+        self._blank: list[str] = []  # white space before that, of which the same is so
         self._end = JsonEnd()
 
     @property
@@ -64,12 +83,15 @@ class CallReader:
         if self.begun:  # an answer's text may begin as a call does that has no tag
             return "" if is_cut or self.calls or self._tag else held
         tail = self._begun_tag(held) if is_cut else 0
-        return held[: len(held) - tail].rstrip() if tail > 1 else held
+        blank = "".join(self._blank)
+        return (blank + held[: len(held) - tail]).rstrip() if tail > 1 else blank + held
 
     def adopt(self, calls: Iterable[tuple[str, str]]) -> None:
         """Take calls, by name and arguments, as those of a text that has ended."""
-        self.calls += [ReadCall(name, arguments, whole=True) for name, arguments in calls]
-        self._stage = _CallStage.OVER if self.calls else self._stage
+        for name, arguments in calls:
+            self.calls.append(ReadCall(name, whole=True))
+            self.calls[-1].add(arguments)
+            self._stage = _CallStage.OVER
 
     def _step(self) -> str | None:
         """Takes what is certain off the held text; returns the content in it. None: more text is needed."""
@@ -88,21 +110,32 @@ class CallReader:
                 return self._seek_tag()
 
     def _text(self) -> str | None:
-        if self._may_begin and not self._tag:
-            if self._held.startswith(self._opening):
+        if self._may_begin and self._at_start:
+            begin = self._tag or self._opening
+            if self._held.startswith(begin):
                 self._stage = _CallStage.OPENING
                 return ""
-            if self._opening.startswith(self._held):
+            if begin.startswith(self._held):
                 return None
             self._may_begin = False
         elif self._may_begin and self._tag in self._held:
             content = self._held.partition(self._tag)[0]
             self._held = self._held[len(content) :]
             self._stage = _CallStage.OPENING
-            return content.rstrip()
-        content = self._held[: len(self._held) - self._begun_tag(self._held)].rstrip()
+            return self._without_blank(content)
+        content = self._held[: len(self._held) - self._begun_tag(self._held)]
         self._held = self._held[len(content) :]
-        return content or None
+        return self._without_blank(content) or None
+
+    def _without_blank(self, content: str) -> str:
+        """Returns the content up to the white space at its end, which is kept."""
+        shown = content.rstrip()
+        before = "".join(self._blank) if shown else ""
+        if shown:
+            self._blank.clear()
+        if len(shown) < len(content):
+            self._blank.append(content[len(shown) :])
+        return before + shown
 
     def _open(self) -> str | None:
         rest = self._held.removeprefix(self._opening)
@@ -113,12 +146,15 @@ class CallReader:
             return ""
         if self._opening.startswith(self._held) or any(head.startswith(rest) for head in self._heads):
             return None
-        self._may_begin, self._stage = False, _CallStage.OVER if self.calls else _CallStage.TEXT
+        if self.calls:
+            self._held, self._stage = self._held[1:], _CallStage.OVER
+        else:
+            self._may_begin, self._stage = False, _CallStage.TEXT
         return ""
 
     def _arguments(self) -> str:
         call, end = self.calls[-1], self._end.feed(self._held)
-        call.arguments += self._held[:end]
+        call.add(self._held[:end])
         self._held = "" if end is None else self._held[end:]
         if end is not None:
             call.whole, self._stage = True, _CallStage.BEHIND
@@ -148,8 +184,8 @@ class CallReader:
         return next((size for size in range(longest, 0, -1) if self._tag.startswith(text[-size:])), 0)
 
 
-def calls_in(text: str, form: CallForm, names: Iterable[str]) -> list[ReadCall]:
+def calls_in(text: str, form: CallForm, names: Iterable[str], *, at_start: bool = False) -> list[ReadCall]:
     """Returns the calls of a text, the last of which may be cut."""
-    reader = CallReader(form, names)
+    reader = CallReader(form, names, at_start=at_start)
     reader.feed(text)
     return reader.calls
