@@ -42,7 +42,7 @@ def parameters_in(schema: Schema) -> list[Parameter] | None:
         return None
     if not properties and schema.get("additionalProperties") is not False:
         return None
-    shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    shared: dict[str, Any] = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
     return [_parameter(name, name in required, own, shared) for name, own in properties.items()]
 
 
