@@ -50,11 +50,13 @@ def tools_spec(
 
 def whole_calls(text: str, *names: str) -> list[tuple[str, str]]:
     """Names and arguments of the whole calls in a text, in Hermes' form."""
-    return [(call.name, call.arguments) for call in calls_in(text, HERMES, names) if call.whole]
+    return [
+        (call.name, call.arguments) for call in calls_in(text, HERMES, dict.fromkeys(names, "")) if call.whole
+    ]
 
 
 def is_cut(text: str, *names: str) -> bool:
     """True if the text ends within a call."""
-    reader = CallReader(HERMES, names)
+    reader = CallReader(HERMES, dict.fromkeys(names, ""))
     reader.feed(text)
     return reader.begun and not text.removesuffix("<end>").endswith(CALL[1])

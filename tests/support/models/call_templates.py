@@ -57,6 +57,20 @@ GLM = of_turns(
     "</arg_value>\n{% endfor %}</tool_call>{% endfor %}",
     "",
 )
+GLM_4_7 = of_turns(
+    _EACH + "<tool_call>{{ f.name }}{% for name, value in f.arguments.items() %}<arg_key>{{ name }}</arg_key>"
+    "<arg_value>{{ value if value is string else value | tojson }}</arg_value>{% endfor %}</tool_call>"
+    "{% endfor %}",
+    "",
+)
+MINIMAX = of_turns(
+    "{% if m.tool_calls %}\n<minimax:tool_call>{% for call in m.tool_calls %}{% set f = call.function %}"
+    '\n<invoke name="{{ f.name }}">\n{% for name, value in f.arguments.items() %}'
+    '<parameter name="{{ name }}">'
+    "{{ value if value is string else value | tojson }}</parameter>\n{% endfor %}</invoke>{% endfor %}"
+    "\n</minimax:tool_call>{% endif %}"
+)
+OF_PARAMETERS = {"qwen3_coder": QWEN3_CODER, "glm": GLM, "glm_4_7": GLM_4_7, "minimax": MINIMAX}
 OF_JSON = {
     "hermes": HERMES,
     "llama_3": LLAMA_3,

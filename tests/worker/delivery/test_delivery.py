@@ -90,7 +90,7 @@ def test_all_equal_jobs_learn_that_their_calls_do_not_fit() -> None:
     processor = OutputProcessor(table, queue, ServerClock(), Net(metrics), model, max_result_bytes=10**6)
     jobs = [held_job(name, cache_key=b"same") for name in ("leader", "follower")]
     for job in jobs:
-        calling = CallOutput(ToolCallMode(job.id, HERMES, ("f",), "tool_calls"), 0)
+        calling = CallOutput(ToolCallMode(job.id, HERMES, {"f": ""}, "tool_calls"), 0)
         job.outputs.rows = [
             ChoiceOutput(0, text.detokenizer(special=True, calls=True), calling=calling, constrained=True)
         ]

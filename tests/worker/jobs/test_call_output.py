@@ -21,7 +21,7 @@ from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.text.model import TextModel
 from millstream_worker.text.reasoning import ThoughtStart
 
-MODE = ToolCallMode("0-a", HERMES, ("get",), "tool_calls")
+MODE = ToolCallMode("0-a", HERMES, {"get": ""}, "tool_calls")
 CALLED = '<tool_call>\n{"name": "get", "arguments": {"a": "x"}}\n</tool_call>'
 
 

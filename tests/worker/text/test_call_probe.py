@@ -7,7 +7,7 @@ import re
 
 import pytest
 from support.models import call_templates, tokenizers
-from support.models.call_templates import OF_JSON
+from support.models.call_templates import OF_JSON, OF_PARAMETERS
 from support.models.spelling import with_words
 from transformers import PreTrainedTokenizerFast
 
@@ -32,8 +32,6 @@ def writes(call: str, **more: str) -> str:
 
 _JSON = "{{ f.arguments | tojson }}"
 REFUSED = {  # templates, and what the refusal says of the form
-    call_templates.QWEN3_CODER: "Qwen3-Coder's XML",
-    call_templates.GLM: "GLM's XML",
     writes("[{{ f.name }}(a={{ f.arguments | length }})]{{ f.arguments }}"): "calls in Python, as LFM2",
     writes(f"<|channel|>commentary to=functions.{{{{ f.name }}}} json<|message|>{_JSON}<|call|>"): "harmony",
     writes(f"<|tool_call_begin|>{{{{ c.id }}}}{{{{ f.name }}}}<|tool_call_argument_begin|>{_JSON}"): "Kimi's",
@@ -67,17 +65,20 @@ def turn(*arguments: str) -> dict[str, object]:
     return {"role": "assistant", "content": "", "tool_calls": calls}
 
 
-@pytest.mark.parametrize("name", OF_JSON)
+FORMS = OF_JSON | OF_PARAMETERS
+
+
+@pytest.mark.parametrize("name", FORMS)
 def test_a_template_is_written_in_its_own_form(name: str) -> None:
     """What it makes of a history is read as these calls, all of them where it takes several."""
-    text = model(OF_JSON[name])
+    text = model(FORMS[name])
     form = text.call_form
     assert isinstance(text.template.known.call_form, CallForm)
     assert bool(form.joint) == (name != "llama_3")
     given = ['{"a": 1, "b": "x"}', "{}"][: None if form.joint else 1]
     rendered = text.template.render(asked(turn(*given)))
     said = re.sub(', "id": "[a-z0-9]+"', "", rendered[rendered.index("assistant\n") + len("assistant\n") :])
-    assert [(one.name, one.arguments) for one in calls_in(said, form, ["get"])] == [
+    assert [(one.name, one.arguments) for one in calls_in(said, form, {"get": GET["parameters"]})] == [
         ("get", one) for one in given
     ]
 

@@ -58,11 +58,11 @@ def tool_call_mode(request: Request, job_id: str, text: TextModel) -> ToolCallMo
         return None
     # As OpenAI's: who names the function knows that it is called.
     reason: FinishReason = "stop" if request.calling == "function" else "tool_calls"
-    names = tuple(one.name for one in request.tools or ())
+    functions = {one.name: one.parameters for one in request.tools or ()}
     may_be_text = request.calling == "auto"
     has_format = request.response_format is not None
     return ToolCallMode(
-        job_id, text.call_form, names, reason, may_be_text and not has_format, may_be_text and has_format
+        job_id, text.call_form, functions, reason, may_be_text and not has_format, may_be_text and has_format
     )
 
 

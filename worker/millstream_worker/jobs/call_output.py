@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream.errors import ProtocolError
@@ -17,13 +17,13 @@ from millstream_worker.jobs.encoding import Plain
 
 @dataclass(frozen=True, slots=True)
 class ToolCallMode:
-    """The way an answer calls tools, in which form and by which names. `reason`: why one ends that does;
-    `free`: it may be any text, too; `formatted`: it is calls or of a format.
+    """The way an answer calls tools: the form, and parameters by function, as JSON text. `reason`: why one
+    ends that does; `free`: it may be any text, too; `formatted`: it is calls or of a format.
     """
 
     job_id: str
     form: CallForm
-    names: tuple[str, ...]
+    functions: Mapping[str, str]
     reason: FinishReason
     free: bool = False
     formatted: bool = False
@@ -40,7 +40,7 @@ class CallOutput:
     def __init__(self, mode: ToolCallMode, index: int) -> None:
         self.mode = mode
         self._index = index  # of the choice
-        self._reader = CallReader(mode.form, mode.names, at_start=mode.formatted)
+        self._reader = CallReader(mode.form, mode.functions, at_start=mode.formatted)
         self._given: list[int] = []  # arguments' characters in deltas, by call
         self._in_text = False  # as workers of version 0.2.0 leave calls, in Hermes' form
 
@@ -55,7 +55,7 @@ class CallOutput:
         given = "".join(delta.text for delta in deltas)
         content = self._reader.feed(text)
         if not content.startswith(given) or self._is_foreign(text):
-            self._reader = CallReader(HERMES, self.mode.names)
+            self._reader = CallReader(HERMES, self.mode.functions)
             self._reader.feed(text)
             self._in_text = True
             return text[len(given) :]

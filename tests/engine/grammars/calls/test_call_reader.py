@@ -31,6 +31,7 @@ NAMES = ("get", "get_all", "a.b:c/d-e")
 SCHEMA = json.dumps(
     {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "array"}}, "required": ["a"]}
 )
+FUNCTIONS = dict.fromkeys(NAMES, SCHEMA)
 COUNT = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 ANSWER = GrammarSpec("json_schema", json.dumps(COUNT | {"additionalProperties": False}))
 
@@ -82,7 +83,7 @@ def test_calls_of_any_form_are_read_in_pieces(
     text = written(form, calls, said)
     assert taken(spec(form, free=True, many=True), text)
     assert taken(spec(form, many=True), text.removeprefix(said))
-    reader, content = CallReader(form, NAMES), ""
+    reader, content = CallReader(form, FUNCTIONS), ""
     for place in range(0, len(text), size):
         content += reader.feed(text[place : place + size])
     assert content + reader.finish(is_cut=False) == said.rstrip()
@@ -96,7 +97,7 @@ def test_a_cut_call_has_a_part_of_its_arguments(name: str) -> None:
     form, said = FORMS[name], "So " if FORMS[name].tag else ""
     text, given = written(form, [("get_all", '{"a": "x"}')], said), '{"a": "x"}'
     for cut in range(len(text)):
-        reader = CallReader(form, NAMES)
+        reader = CallReader(form, FUNCTIONS)
         content = reader.feed(text[:cut]) + reader.finish(is_cut=True)
         assert content in (said.rstrip(), said[:cut], text[: len(said) + 1]) or not form.tag
         assert form.begin not in content
@@ -107,7 +108,7 @@ def test_a_cut_call_has_a_part_of_its_arguments(name: str) -> None:
 @pytest.mark.parametrize("text", ["only text ", "a < b", "[x]", '{"name": 1}', '{"name": "odd", "x": 2}', ""])
 def test_an_answer_without_calls_is_its_text(name: str, text: str) -> None:
     for size in (1, 100):
-        reader = CallReader(FORMS[name], NAMES)
+        reader = CallReader(FORMS[name], FUNCTIONS)
         content = "".join(reader.feed(text[place : place + size]) for place in range(0, len(text), size))
         assert content + reader.finish(is_cut=False) == text
         assert not reader.calls
@@ -127,13 +128,13 @@ def test_an_answer_may_begin_as_a_call_without_a_tag_does() -> None:
     answer = GrammarSpec("json_schema", '{"type": "object", "properties": {"name": {"type": "string"}}}')
     text = '{"name": "Ann"}'
     assert taken(spec(LLAMA, free=True, answer=answer), text)
-    reader = CallReader(LLAMA, NAMES)
+    reader = CallReader(LLAMA, FUNCTIONS)
     assert reader.feed(text) + reader.finish(is_cut=False) == text
 
 
 def test_text_with_an_unknown_call_goes_on_as_text() -> None:
     text = '<tool_call>\n{"name": "gone", "arguments": {}}\n</tool_call>'
-    reader = CallReader(HERMES, NAMES)
+    reader = CallReader(HERMES, FUNCTIONS)
     assert reader.feed(text) + reader.finish(is_cut=False) == text
 
 
@@ -142,11 +143,11 @@ def test_text_of_a_format_may_say_what_begins_a_call() -> None:
     for name, said in (("hermes", "use <tool_call> for"), ("mistral_3", "write [TOOL_CALLS]get[ARGS] then")):
         text = json.dumps({"n": said})
         for cut in range(1, len(text) + 1):
-            reader = CallReader(FORMS[name], NAMES, at_start=True)
+            reader = CallReader(FORMS[name], FUNCTIONS, at_start=True)
             content = "".join(reader.feed(letter) for letter in text[:cut])
             assert content + reader.finish(is_cut=cut < len(text)) == text[:cut]
             assert not reader.calls
-    reader = CallReader(HERMES, NAMES, at_start=True)
+    reader = CallReader(HERMES, FUNCTIONS, at_start=True)
     assert reader.feed(written(HERMES, [("get", "{}"), ("get_all", "{}")])) == ""
     assert [call.name for call in reader.calls] == ["get", "get_all"]
 
@@ -155,7 +156,7 @@ def test_text_of_a_format_may_say_what_begins_a_call() -> None:
 def test_odd_text_behind_calls_is_read_to_its_end(rest: str) -> None:
     """No grammar writes it, and a log may have it."""
     one = written(HERMES, [("get", "{}")])
-    reader = CallReader(HERMES, NAMES)
+    reader = CallReader(HERMES, FUNCTIONS)
     reader.feed(f"{one}\n<tool_call>{rest} and {one}")
     assert [call.name for call in reader.calls] == ["get", "get"]
 
@@ -176,7 +177,7 @@ def test_references_within_arguments_are_refused_beside_a_format(reference: str)
 
 @pytest.mark.parametrize(("piece", "count"), [("x" * 5, 40_000), ("\n" * 4, 40_000)])
 def test_reading_takes_time_in_proportion(piece: str, count: int) -> None:
-    reader = CallReader(HERMES, NAMES)
+    reader = CallReader(HERMES, FUNCTIONS)
     reader.feed('<tool_call>\n{"name": "get", "arguments": {"a": "' if piece[0] == "x" else "So")
     began = time.process_time()
     for _ in range(count):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millstream_worker.engine.grammars.calls.call_form import HERMES, CallForm
 from millstream_worker.engine.grammars.calls.call_frames import CallFrame, without
+from millstream_worker.engine.grammars.calls.parameters import Parameter
 from millstream_worker.engine.protocol.request import GrammarSpec
 
 Part = dict[str, Any]  # one of llguidance's grammars: the first is the start, others are called by their name
@@ -27,22 +28,29 @@ def with_thought(grammar: str, spec: GrammarSpec) -> str:
     return joined([_lark(lines), first | {"name": "behind_thought"}, *others])
 
 
-def tools_grammar(spec: GrammarSpec, arguments: Sequence[str], answer: str | None = None) -> str:
+def tools_grammar(
+    spec: GrammarSpec,
+    rules: Mapping[str, str],
+    answer: str | None = None,
+    parameters: Sequence[Sequence[Parameter] | None] = (),
+) -> str:
     """Writes one or more calls of the functions in the spec's text (see `intake/grammar_request.py`); where
-    it is `free`, with any text before them, or none. `arguments`: the grammar of each function's; `answer`:
-    that of an answer which may stand for all calls. All in llguidance's form.
+    it is `free`, with any text before them, or none. `rules`: by name the grammar of each function's
+    arguments, or of a parameter's value; `answer`: that of an answer which may stand for all calls. All in
+    llguidance's form. `parameters`: see CallFrame.
     """
     form = json.loads(spec.text)
     parts = []
-    for place, grammar in enumerate(arguments):
+    for name, grammar in rules.items():
         [part] = parts_of(grammar)
-        parts.append(part | {"name": f"arguments_{place}"})
+        parts.append(part | {"name": name})
     if answer is not None:
         first, *others = parts_of(answer)
         parts += [first | {"name": "answer"}, *others]
     goes_on = spec.whitespace_pattern is not None
     written = HERMES if goes_on else CallForm.of_plain(form["form"])
-    frame = CallFrame(written, [name for name, *_ in form["functions"]], form["tokens"], form["many"])
+    names = [name for name, *_ in form["functions"]]
+    frame = CallFrame(written, names, form["tokens"], form["many"], parameters)
     lines = frame.lines(may_be_text=form["free"], has_format=answer is not None, goes_on=goes_on)
     return joined([_lark(lines), *parts])
 

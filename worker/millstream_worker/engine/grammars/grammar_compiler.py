@@ -26,7 +26,12 @@ from millstream_worker.engine.grammars.partial.best_effort import Arguments, Bes
 from millstream_worker.engine.grammars.partial.partial_calls import PartialCalls
 from millstream_worker.engine.grammars.schemas.instance_check import problem_of_schema
 from millstream_worker.engine.grammars.schemas.subschemas import Schema
-from millstream_worker.engine.grammars.spec_grammar import EARLIER_WHITESPACE, grammar_of, schema_grammar
+from millstream_worker.engine.grammars.spec_grammar import (
+    EARLIER_WHITESPACE,
+    grammar_of,
+    kept_in_part,
+    schema_grammar,
+)
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
 T = TypeVar("T")
@@ -99,6 +104,8 @@ class GrammarCompiler:
                 effort = BestEffort(lambda *schema: self._check_schema(spec, *schema), self.validate)
                 grammar = self._checked(spec, effort.arguments_of(json.loads(spec.text)["functions"]))
                 in_part = effort.partial
+            if spec.type == "tools":
+                in_part |= kept_in_part(spec)
         except PlacedFault:
             raise
         except InvalidGrammar as error:

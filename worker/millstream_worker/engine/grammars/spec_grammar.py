@@ -11,7 +11,8 @@ from llguidance import LLMatcher
 
 from millstream_worker.engine.grammars.answer_frames import of_lark, tools_grammar, with_thought
 from millstream_worker.engine.grammars.calls.call_form import CallForm
-from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar, reason_of
+from millstream_worker.engine.grammars.calls.parameters import parameters_in
+from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar, PlacedFault, reason_of
 from millstream_worker.engine.grammars.lark_pieces import lark_of
 from millstream_worker.engine.grammars.nested_schemas import with_schemas
 from millstream_worker.engine.grammars.partial.best_effort import Arguments, closed_parameters, parameters_of
@@ -60,15 +61,50 @@ def _without_thought(spec: GrammarSpec, arguments: Sequence[Arguments] | None) -
 def _tools(spec: GrammarSpec, arguments: Sequence[Arguments]) -> str:
     form = json.loads(spec.text)
     written, answer = CallForm.of_plain(form["form"]), spec.answer
-    if answer is None or written.tag:
-        made = [schema_grammar(spec, one.schema, lenient=one.lenient) for one in arguments]
-        return tools_grammar(spec, made, None if answer is None else _without_thought(answer, None))
-    calls = [
-        schema_grammar(spec, written.call_schema(name, one.schema), lenient=one.lenient)
-        for (name, *_), one in zip(form["functions"], arguments, strict=True)
-    ]
-    # With the same white space: the lexer takes the longest piece, and a call may begin as the answer does.
-    return tools_grammar(spec, calls, schema_grammar(spec, _schema_of(answer)))
+    made = None if answer is None else _without_thought(answer, None)
+    if written.key and spec.whitespace_pattern is None:
+        described = [parameters_in(one.schema) for one in arguments]
+        values = {
+            f"value_{place}_{number}": schema_grammar(spec, one.schema, lenient=arguments[place].lenient)
+            for place, known in enumerate(described)
+            for number, one in enumerate(known or ())
+            if one.is_json
+        }
+        return tools_grammar(spec, values, made, described)
+    schemas = [one.schema for one in arguments]
+    if answer is not None and not written.tag:
+        # With the same white space: the lexer takes the longest piece, and a call may begin as an answer.
+        schemas = [
+            written.call_schema(name, schema)
+            for (name, *_), schema in zip(form["functions"], schemas, strict=True)
+        ]
+        made = schema_grammar(spec, _schema_of(answer))
+    grammars = (
+        schema_grammar(spec, schema, lenient=one.lenient)
+        for schema, one in zip(schemas, arguments, strict=True)
+    )
+    return tools_grammar(spec, {f"arguments_{place}": one for place, one in enumerate(grammars)}, made)
+
+
+def kept_in_part(spec: GrammarSpec) -> dict[str, str]:
+    """Returns the functions that a form which writes parameters one by one cannot keep whole, with their
+    schemas as JSON text, by name. Raises PlacedFault for one that is strict.
+    """
+    form = json.loads(spec.text)
+    found = {}
+    for name, parameters, strict in form["functions"] if form["form"]["key"] else ():
+        known = parameters_in(closed_parameters(parameters))
+        odd = [] if known is None else [one.name for one in known if not one.is_exact]
+        if known is not None and not odd:
+            continue
+        if strict:
+            place = f", at /properties/{odd[0]:.40}" if odd else ""
+            raise PlacedFault(
+                "this model's form of calls has each parameter by itself, text as it is: it keeps neither "
+                f"bounds of text nor more than properties (the parameters of {name}{place})"
+            )
+        found[name] = json.dumps(parameters_of(parameters))
+    return found
 
 
 def _schema_of(spec: GrammarSpec) -> Schema:

@@ -13,17 +13,20 @@ CALLED = "probe_call"
 ARGUMENTS = {"probe_key": 7301, "probe_text": "probe_value"}
 _NEXT = "probe_next"
 _WRITTEN = re.compile(
-    r'(?P<begin>.*?)probe_call(?P<middle>.*?)\{"probe_key"(?P<key>:\s*)7301(?P<item>,\s*)"probe_text"(?P=key)'
+    r'(?P<begin>.*?)probe_call(?P<middle>.*?)\{"probe_key"(?P<key_separator>:\s*)7301'
+    r'(?P<item_separator>,\s*)"probe_text"(?P=key_separator)'
     r'"probe_value"\}(?P<tail>.*)',
+    re.DOTALL,
+)
+_BY_PARAMETER = re.compile(
+    r"(?P<begin>.*?)probe_call(?P<middle>.*?)(?P<key><[^<\n]*?)probe_key(?P<value>.*?)7301(?P<after>.*?)"
+    r"(?P=key)probe_text(?P=value)probe_value(?P=after)(?P<tail>.*)",
     re.DOTALL,
 )
 _ID = re.compile(rf'(,\s*"id":\s*"{PROBE_ID}"|\[CALL_ID\]{PROBE_ID})')
 _FEWEST = 4  # characters by which an answer that is a call is told from text
 # What stands in a call whose form is not built, and the form's name.
 _OTHERS = {
-    "<function=": "Qwen3-Coder's XML",
-    "<arg_key>": "GLM's XML",
-    "<invoke name=": "XML with <invoke>, as MiniMax",
     "<|tool_call>call:": "Gemma 4's",
     "functions.probe_call": "harmony, as gpt-oss",
     "<|tool_call_argument_begin|>": "Kimi's",
@@ -50,15 +53,19 @@ def form_of(show: Show, calling: MakeTurn, answer: Turn, arguments: object) -> C
     for mark, name in _OTHERS.items():
         if mark in one:
             return name
-    found = _WRITTEN.fullmatch(_ID.sub("", one)) if said else None
+    written = _ID.sub("", one)
+    found = _WRITTEN.fullmatch(written) or _BY_PARAMETER.fullmatch(written) if said else None
     if found is not None and found["tail"].endswith(behind):
         form = CallForm(
             begin=found["begin"].lstrip(),
             middle=found["middle"],
             end=found["tail"].removesuffix(behind),
             joint=_joint(_ID.sub("", two), found),
-            item_separator=found["item"],
-            key_separator=found["key"],
+            **{
+                name: text
+                for name, text in found.groupdict().items()
+                if name not in ("begin", "middle", "tail")
+            },
         )
         if _is_sound(form):
             return form
@@ -73,7 +80,11 @@ def _is_sound(form: CallForm) -> bool:
     is_told = bool(form.tag) or len(form.begin) >= _FEWEST
     has_count = re.search(r"\d", form.middle + form.joint + form.end) is not None
     is_of_probe = "probe_" in whole or PROBE_ID in whole
-    return is_told and bool(form.middle) and not (is_of_probe or has_count or "think" in whole.lower())
+    return (
+        is_told
+        and bool(form.middle or form.key)
+        and not (is_of_probe or has_count or "think" in whole.lower())
+    )
 
 
 def _joint(two: str, one: re.Match[str]) -> str:

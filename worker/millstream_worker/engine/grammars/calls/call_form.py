@@ -15,8 +15,9 @@ _TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s\"{}]+\]")
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """Calls are written as `begin NAME middle ARGUMENTS (joint NAME middle ARGUMENTS)* end`, the arguments as
-    a JSON object. No joint: an answer has one call at most.
+    """Calls are written as `begin NAME middle ARGUMENTS (joint NAME middle ARGUMENTS)* end`. No joint: an
+    answer has one call at most. Arguments are a JSON object; with a `key` they are `(key NAME value VALUE
+    after)*`, texts as they are and other values as JSON.
     """
 
     begin: str
@@ -25,6 +26,9 @@ class CallForm:
     joint: str = ""
     item_separator: str = ", "
     key_separator: str = ": "
+    key: str = ""
+    value: str = ""
+    after: str = ""
 
     @property
     def tag(self) -> str:
@@ -41,7 +45,14 @@ class CallForm:
 
     @property
     def literals(self) -> tuple[str, ...]:
-        return self.begin, self.middle, self.joint, self.end
+        return self.begin, self.middle, self.joint, self.end, self.key, self.value, self.after
+
+    def head_of(self, name: str) -> tuple[str, ...]:
+        """Returns the texts with which a call of this function begins, behind `begin`: enough of each to tell
+        it from functions whose names begin with this one.
+        """
+        own = name + self.middle
+        return (own + self.key, own + self.close) if self.key else (own,)
 
     def plain(self) -> dict[str, str]:
         """Returns the fields by name, as a grammar's spec has them."""

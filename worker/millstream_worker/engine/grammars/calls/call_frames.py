@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream_worker.engine.grammars.calls.call_form import CallForm
+from millstream_worker.engine.grammars.calls.parameters import Parameter
 
 ANY_TEXT = "/(?s:.*)/"
 
@@ -15,13 +16,15 @@ ANY_TEXT = "/(?s:.*)/"
 @dataclass(frozen=True, slots=True)
 class CallFrame:
     """Lines of a grammar in Lark, whose rules `@arguments_0` … and, where the answer may be of a format,
-    `@answer` are others. `tokens`: ids of the texts that are one added token of the model's.
+    `@answer` are others. `tokens`: ids of the texts that are one added token of the model's. `parameters`: of
+    each function, where the form writes them one by one; `@value_0_1` is then the second of the first.
     """
 
     form: CallForm
     names: Sequence[str]
     tokens: Mapping[str, int]
     many: bool
+    parameters: Sequence[Sequence[Parameter] | None] = ()
 
     def lines(self, *, may_be_text: bool, has_format: bool, goes_on: bool = False) -> list[str]:
         """`goes_on`: text may follow a call, as workers of version 0.2.0 allowed."""
@@ -49,12 +52,57 @@ class CallFrame:
     def _calls(self, begin: str | None = None) -> list[str]:
         form = self.form
         middles = [self._literal(name + form.middle) for name in self.names]
-        functions = " | ".join(f"{middle} @arguments_{place}" for place, middle in enumerate(middles))
+        functions = " | ".join(f"{middle} {self._arguments(place)}" for place, middle in enumerate(middles))
         close, shared = self._literal(form.close), len(form.close)
         more = f" ({self._literal(form.joint[shared:])} call)*" if self.many and form.joint else ""
         end = self._literal(form.end[shared:])
         first = self._literal(form.begin if begin is None else begin)
-        return [f"calls: {first} call{more} {end}", f"call: ({functions}) {close}"]
+        lines = [f"calls: {first} call{more} {end}", f"call: ({functions}) {close}"]
+        return [*lines, *self._value_lines()] if form.key else lines
+
+    def _arguments(self, place: int) -> str:
+        if not self.form.key:
+            return f"@arguments_{place}"
+        known = self.parameters[place]
+        if known is None:
+            return (
+                f"({self._literal(self.form.key)} NAME {self._literal(self.form.value)} {self._any_value()})*"
+            )
+        return " ".join(self._parameter(f"@value_{place}_{number}", one) for number, one in enumerate(known))
+
+    def _parameter(self, rule: str, one: Parameter) -> str:
+        form = self.form
+        head = self._literal(form.key + one.name + form.value)
+        if one.texts:
+            value = f"({' | '.join(self._literal(text + form.after) for text in one.texts)})"
+        else:
+            value = self._any_value() if one.is_text else f"{rule} {self._literal(form.after)}"
+        return f"{head} {value}" if one.required else f"({head} {value})?"
+
+    def _any_value(self) -> str:
+        """Any text, and what ends a value."""
+        token = self._first_token(self.form.after)
+        return f"VALUE {self._literal(self.form.after)}" if token else f"any_value {self._rest_of_after()}"
+
+    def _value_lines(self) -> list[str]:
+        after = self.form.after
+        name = 'NAME: /[^<>"\\n]+/'
+        if token := self._first_token(after):
+            return [name, f"VALUE: {without(token)}"]
+        ends = after[: len(after) - len(self._rest_text())]
+        return [name, f"any_value[lazy]: SOME {json.dumps(ends)}", f"SOME: {ANY_TEXT}"]
+
+    def _first_token(self, text: str) -> str:
+        return next((token for token in self.tokens if text.startswith(token)), "")
+
+    def _rest_text(self) -> str:
+        """What of the text behind a value follows its first added token, that included."""
+        after = self.form.after
+        places = [after.index(token) for token in self.tokens if token in after]
+        return after[min(places) :] if places else ""
+
+    def _rest_of_after(self) -> str:
+        return self._literal(self._rest_text())
 
     def _literal(self, text: str) -> str:
         """The text as a sequence of strings and tokens."""

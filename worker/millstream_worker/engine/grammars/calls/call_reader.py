@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from io import StringIO
 
 from millstream_worker.engine.grammars.calls.call_form import CallForm
 from millstream_worker.engine.grammars.calls.json_end import JsonEnd
+from millstream_worker.engine.grammars.calls.parameter_reader import ParameterReader, parameter_reader
 
 
 @dataclass(slots=True, eq=False)
@@ -43,14 +44,15 @@ class _CallStage(Enum):
 
 
 class CallReader:
-    """`names`: of the functions; `at_start`: the answer begins with a call or has none, as one with a format.
-    `calls` grows as the text comes.
+    """`functions`: parameters by name, as JSON text; `at_start`: the answer begins with a call or has none,
+    as one with a format. `calls` grows as the text comes.
     """
 
-    def __init__(self, form: CallForm, names: Iterable[str], *, at_start: bool = False) -> None:
+    def __init__(self, form: CallForm, functions: Mapping[str, str], *, at_start: bool = False) -> None:
         self.calls: list[ReadCall] = []
         self._form = form
-        self._heads = {name + form.middle: name for name in names}
+        self._functions = functions
+        self._heads = {head: name for name in functions for head in form.head_of(name)}
         self._tag = form.tag
         self._at_start = at_start or not form.tag
         self._opening = form.begin
@@ -59,6 +61,7 @@ class CallReader:
         self._held = ""  # read, and not yet known to be content or a call
         self._blank: list[str] = []  # white space before that, of which the same is so
         self._end = JsonEnd()
+        self._parameters: ParameterReader | None = None  # of the call that is read
 
     @property
     def begun(self) -> bool:
@@ -141,8 +144,11 @@ class CallReader:
         rest = self._held.removeprefix(self._opening)
         head = next((head for head in self._heads if rest.startswith(head)), None)
         if head is not None:
-            self.calls.append(ReadCall(self._heads[head]))
-            self._held, self._end, self._stage = rest[len(head) :], JsonEnd(), _CallStage.ARGUMENTS
+            name = self._heads[head]
+            self.calls.append(ReadCall(name))
+            self._held, self._stage = rest[len(name + self._form.middle) :], _CallStage.ARGUMENTS
+            self._end = JsonEnd()
+            self._parameters = parameter_reader(self._form, self._functions[name]) if self._form.key else None
             return ""
         if self._opening.startswith(self._held) or any(head.startswith(rest) for head in self._heads):
             return None
@@ -152,13 +158,24 @@ class CallReader:
             self._may_begin, self._stage = False, _CallStage.TEXT
         return ""
 
-    def _arguments(self) -> str:
+    def _arguments(self) -> str | None:
+        if self._parameters is not None:
+            return self._read_parameters(self._parameters)
         call, end = self.calls[-1], self._end.feed(self._held)
         call.add(self._held[:end])
         self._held = "" if end is None else self._held[end:]
         if end is not None:
             call.whole, self._stage = True, _CallStage.BEHIND
         return ""
+
+    def _read_parameters(self, reader: ParameterReader) -> str | None:
+        before = len(self._held)
+        made, self._held = reader.feed(self._held)
+        self.calls[-1].add(made)
+        if reader.is_over:
+            self.calls[-1].whole, self._stage = True, _CallStage.BEHIND
+            return ""
+        return "" if len(self._held) < before else None
 
     def _behind(self) -> str | None:
         joint, end = self._form.joint, self._form.end
@@ -184,8 +201,10 @@ class CallReader:
         return next((size for size in range(longest, 0, -1) if self._tag.startswith(text[-size:])), 0)
 
 
-def calls_in(text: str, form: CallForm, names: Iterable[str], *, at_start: bool = False) -> list[ReadCall]:
+def calls_in(
+    text: str, form: CallForm, functions: Mapping[str, str], *, at_start: bool = False
+) -> list[ReadCall]:
     """Returns the calls of a text, the last of which may be cut."""
-    reader = CallReader(form, names, at_start=at_start)
+    reader = CallReader(form, functions, at_start=at_start)
     reader.feed(text)
     return reader.calls

@@ -24,7 +24,7 @@ class PartialCalls:
         self._thought_end = spec.thought_end
         form = json.loads(spec.text)
         self._form, self._at_start = CallForm.of_plain(form["form"]), spec.answer is not None
-        self._names = [name for name, *_ in form["functions"]]
+        self._functions = {name: parameters for name, parameters, _ in form["functions"]}
         self._tags = {token: text.encode() for text, token in form["tokens"].items()}
 
     def problem(self, output: Sequence[int], check: Callable[[str, str], str]) -> str:
@@ -33,7 +33,7 @@ class PartialCalls:
         """
         if self._thought_end in output:
             output = output[output.index(self._thought_end) + 1 :]
-        for call in calls_in(self._text(output), self._form, self._names, at_start=self._at_start):
+        for call in calls_in(self._text(output), self._form, self._functions, at_start=self._at_start):
             if call.name in self._schemas and (problem := self._problem(call.name, call.arguments, check)):
                 return f"the arguments of {call.name} do not fit its parameters: {problem}"
         return ""
