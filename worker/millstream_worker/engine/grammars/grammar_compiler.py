@@ -12,6 +12,7 @@ from typing import TypeVar
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from millstream_worker.engine.grammars.answer_frames import joined, parts_of
+from millstream_worker.engine.grammars.calls.parameters import parameters_of
 from millstream_worker.engine.grammars.grammar_fault import (
     CpuBudget,
     InvalidGrammar,
@@ -22,7 +23,7 @@ from millstream_worker.engine.grammars.grammar_fault import (
 )
 from millstream_worker.engine.grammars.lark_pieces import without_tokens
 from millstream_worker.engine.grammars.matcher import Matcher
-from millstream_worker.engine.grammars.partial.best_effort import Arguments, BestEffort, parameters_of
+from millstream_worker.engine.grammars.partial.best_effort import Arguments, BestEffort
 from millstream_worker.engine.grammars.partial.partial_calls import PartialCalls
 from millstream_worker.engine.grammars.schemas.instance_check import problem_of_schema
 from millstream_worker.engine.grammars.schemas.subschemas import Schema

@@ -11,11 +11,11 @@ from llguidance import LLMatcher
 
 from millstream_worker.engine.grammars.answer_frames import of_lark, tools_grammar, with_thought
 from millstream_worker.engine.grammars.calls.call_form import CallForm
-from millstream_worker.engine.grammars.calls.parameters import parameters_in
+from millstream_worker.engine.grammars.calls.parameters import closed_parameters, parameters_in, parameters_of
 from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar, PlacedFault, reason_of
 from millstream_worker.engine.grammars.lark_pieces import lark_of
 from millstream_worker.engine.grammars.nested_schemas import with_schemas
-from millstream_worker.engine.grammars.partial.best_effort import Arguments, closed_parameters, parameters_of
+from millstream_worker.engine.grammars.partial.best_effort import Arguments
 from millstream_worker.engine.grammars.schemas.rewriting.rewrite import rewritten
 from millstream_worker.engine.grammars.schemas.subschemas import Schema
 from millstream_worker.engine.grammars.schemas.unwritable import ESCAPES, problem_of_texts

@@ -96,7 +96,7 @@ class CallFrame:
         return next((token for token in self.tokens if text.startswith(token)), "")
 
     def _rest_text(self) -> str:
-        """What of the text behind a value follows its first added token, that included."""
+        """Returns the text behind a value from its first added token on."""
         after = self.form.after
         places = [after.index(token) for token in self.tokens if token in after]
         return after[min(places) :] if places else ""

@@ -6,8 +6,12 @@ import json
 from collections.abc import Mapping
 
 from millstream_worker.engine.grammars.calls.call_form import CallForm
-from millstream_worker.engine.grammars.calls.parameters import Parameter, parameters_in, value_of
-from millstream_worker.engine.grammars.partial.best_effort import closed_parameters
+from millstream_worker.engine.grammars.calls.parameters import (
+    Parameter,
+    closed_parameters,
+    parameters_in,
+    value_of,
+)
 
 
 class ParameterReader:

@@ -1,4 +1,4 @@
-"""A function's parameters as forms that write each by itself have them: as plain text, or as JSON."""
+"""A function's parameters: the schema of them all, and each by itself, as plain text or as JSON."""
 
 from __future__ import annotations
 
@@ -7,12 +7,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from millstream_worker.engine.grammars.schemas.rewriting.closing import closed
+from millstream_worker.engine.grammars.schemas.shapes import is_well_formed
 from millstream_worker.engine.grammars.schemas.subschemas import Schema
 
 _TYPES = {bool: "boolean", int: "integer", float: "number", list: "array", dict: "object", type(None): "null"}
 _OF_OBJECTS = {"type", "properties", "required", "additionalProperties", "$defs", "definitions"}
 _ANNOTATIONS = {"title", "description", "default", "examples", "$schema", "$comment", "deprecated"}
 _MOST_STEPS = 8  # from reference to reference
+
+
+ANY_OBJECT: Schema = {"type": "object"}
+
+
+def parameters_of(parameters: str) -> Schema:
+    """The schema of a function's arguments, which are an object even where it does not say so."""
+    schema = json.loads(parameters) if parameters else {"properties": {}, "additionalProperties": False}
+    return ANY_OBJECT | schema if isinstance(schema, dict) else dict(ANY_OBJECT)
+
+
+def closed_parameters(parameters: str) -> Schema:
+    schema = parameters_of(parameters)
+    return closed(schema) if is_well_formed(schema) else schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,13 @@ import json
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from millstream_worker.engine.grammars.calls.parameters import ANY_OBJECT, closed_parameters, parameters_of
 from millstream_worker.engine.grammars.grammar_fault import CpuBudget, PlacedFault, path_of
-from millstream_worker.engine.grammars.schemas.rewriting.closing import closed
-from millstream_worker.engine.grammars.schemas.shapes import is_well_formed
 from millstream_worker.engine.grammars.schemas.subschemas import Schema, at_path
 
 WHOLE_CPU_S = 4.0  # to find the functions that are kept whole; one more check may begin within it
 SEARCH_CPU_S = 2.0  # to find what of the others is kept
 _MOST_PARTS = 8  # of a schema that are left out one by one, before all of it is
-_ANY_OBJECT: Schema = {"type": "object"}
 
 Check = Callable[[Schema, bool], float]  # True: leniently; CPU seconds elsewhere. Raises ValueError
 
@@ -26,17 +24,6 @@ class Arguments(NamedTuple):
 
     schema: Schema
     lenient: bool = False  # what the compiler does not know is ignored
-
-
-def parameters_of(parameters: str) -> Schema:
-    """The schema of a function's arguments, which are an object even where it does not say so."""
-    schema = json.loads(parameters) if parameters else {"properties": {}, "additionalProperties": False}
-    return _ANY_OBJECT | schema if isinstance(schema, dict) else dict(_ANY_OBJECT)
-
-
-def closed_parameters(parameters: str) -> Schema:
-    schema = parameters_of(parameters)
-    return closed(schema) if is_well_formed(schema) else schema
 
 
 class BestEffort:
@@ -86,7 +73,7 @@ class BestEffort:
             schema = at_path(schema, path, {})
             if self._fits(schema, lenient=True):
                 return schema
-        return _ANY_OBJECT
+        return ANY_OBJECT
 
     def _fits(self, schema: Schema, *, lenient: bool) -> bool:
         budget = self._budget
