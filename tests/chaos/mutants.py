@@ -222,7 +222,7 @@ _ALL = (
         "no sweep",
         "the sweep of objects without a file, and of unfinished ones",
         (f"{DOOR}files.store.orphans:Orphans.sweep",
-         "await self._delete(batch) + await self._store.delete_unfinished(age_s)", "0"),
+         "await self._delete(batch) + await self.store.delete_unfinished(age_s)", "0"),
         clients=True,
     ),
     _mutant(
