@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
+from support.models.spelling import WORDS
+
 from conformance.clients_run import check, commands, openai_commands
 from conformance.loops_run import loop_commands, watched
 from conformance.schemas.schemas_run import are_taken
 from conformance.stands import CONTEXT_OF_LOOPS, Stand, counting_model, tiny_model
 from conformance.table_run import is_met
-from conformance.turns.call_forms import HERMES
+from conformance.turns.call_forms import FORMS, HERMES
 from conformance.turns.turns_run import agent_turns
 
 Check = Callable[[Stand], bool]
@@ -25,7 +27,13 @@ STANDS: tuple[tuple[Callable[[], AbstractContextManager[Stand]], Mapping[str, Ch
     (
         partial(tiny_model, HERMES.template, CONTEXT_OF_LOOPS),
         {name: partial(watched, command, HERMES.marks) for name, command in loop_commands().items()}
-        | {"agent-turns": agent_turns},
+    ),
+    *(
+        (
+            partial(tiny_model, form.template, CONTEXT_OF_LOOPS, set(form.marks) - set(WORDS)),
+            {f"agent-turns-{form.name}": partial(agent_turns, form=form)},
+        )
+        for form in FORMS
     ),
 )
 

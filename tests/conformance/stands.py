@@ -10,7 +10,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,11 +39,18 @@ class Stand:
 
 
 @contextlib.contextmanager
-def tiny_model(template: str = TEMPLATE, context: int = CONTEXT) -> Iterator[Stand]:
+def tiny_model(
+    template: str = TEMPLATE, context: int = CONTEXT, more_words: Iterable[str] = ()
+) -> Iterator[Stand]:
     """A real engine with a tiny random model, whose tokens spell any text; `context`: in tokens."""
     with Server("valkey") as server, tempfile.TemporaryDirectory() as folder:
         checkpoint = spelling_checkpoint(
-            Path(folder), words=True, template=template, max_position_embeddings=context, head_dim=32
+            Path(folder),
+            words=True,
+            more_words=sorted(more_words),
+            template=template,
+            max_position_embeddings=context,
+            head_dim=32,
         )
         settings = REAL | {"kv_memory": "64MiB", "lease_s": 30.0, "log_level": "error"}
         with worker_process(server, str(checkpoint), **settings), gateway(server.url) as door:

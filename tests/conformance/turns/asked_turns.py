@@ -35,11 +35,11 @@ FORMAT = {
 
 
 class Conversation:
-    """Its own random numbers choose all but the answers. `formats`: some turns have a response_format."""
+    """Its own random numbers choose all but the answers. `strict`: a function is, whose texts are bounded."""
 
-    def __init__(self, number: int, *, formats: bool) -> None:
+    def __init__(self, number: int, *, strict: bool) -> None:
         self._random = Random(number)
-        self._formats = formats
+        self._strict = strict
         self._messages: list[dict[str, Any]] = []
 
     def next_request(self) -> dict[str, Any]:
@@ -51,16 +51,19 @@ class Conversation:
         asked: dict[str, Any] = {
             "model": "default", "messages": list(self._messages), "max_tokens": draw.choice(CUTS),
             "temperature": 1, "seed": draw.randrange(2**31), "n": draw.choice((1, 1, 2)),
-            "tools": [{"type": "function", "function": one} for one in tools],
+            "tools": [{"type": "function", "function": self._function(one)} for one in tools],
             "tool_choice": draw.choice(("auto", "auto", "auto", "required")),
         }  # fmt: skip
         if draw.random() < 0.5:
             asked["parallel_tool_calls"] = False
         if draw.random() < 0.8:
             asked["chat_template_kwargs"] = {"enable_thinking": False}
-        if draw.random() < 0.35 and self._formats:
+        if draw.random() < 0.35:
             asked["response_format"] = draw.choice((FORMAT, {"type": "json_object"}))
         return asked
+
+    def _function(self, given: dict[str, Any]) -> dict[str, Any]:
+        return given | ({"strict": False} if "strict" in given and not self._strict else {})
 
     def add(self, choice: ReadChoice) -> None:
         """A cut call, too, goes back to the model, as in frameworks that let it try again."""

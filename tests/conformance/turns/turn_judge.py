@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from conformance.turns.call_forms import CallForm
+from conformance.turns.call_forms import CallForm, plain
 from conformance.watch.answers import BrokenRule, ReadChoice, choices_of
 from conformance.watch.exchanges import Exchange
 from conformance.watch.rules import faults
@@ -50,7 +50,7 @@ class TurnJudge:
         self.counts["calls that were cut"] += drawn.begun is not None
         told = [(call.name, call.arguments) for call in one.calls]
         for place, call in enumerate(drawn.whole):
-            if place >= len(told) or not _is_same(told[place], call):
+            if place >= len(told) or not _is_same(told[place], call, loosely=self.form.by_parameter):
                 yield f"call {place} of the tokens is not told: {call}; told: {told}; tokens: {raw[-300:]!r}"
         rest = told[len(drawn.whole) :]
         if drawn.begun is None and rest:
@@ -74,13 +74,17 @@ class TurnJudge:
         return choice.content.strip(), calls, choice.finish_reason, choice.complete
 
 
-def _is_same(told: tuple[str, str], drawn: tuple[str, str]) -> bool:
+def _is_same(told: tuple[str, str], drawn: tuple[str, str], *, loosely: bool) -> bool:
+    """`loosely`: a text that looks like JSON is the same as that."""
     try:
-        return told[0] == drawn[0] and json.loads(told[1]) == json.loads(drawn[1])
+        ours, theirs = json.loads(told[1]), json.loads(drawn[1])
     except ValueError:
         return False
+    if loosely and isinstance(ours, dict):
+        ours = {name: plain(value) if isinstance(value, str) else value for name, value in ours.items()}
+    return told[0] == drawn[0] and ours == theirs
 
 
-def _is_begun(told: tuple[str, str], drawn: tuple[str, str]) -> bool:
+def _is_begun(told: tuple[str, str], drawn: tuple[str, str | None]) -> bool:
     """A part of a character may be held back at the cut."""
-    return told[0] == drawn[0] and drawn[1].startswith(told[1])
+    return told[0] == drawn[0] and (drawn[1] is None or drawn[1].startswith(told[1]))

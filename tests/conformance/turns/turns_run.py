@@ -19,12 +19,12 @@ MOST_TOLD = 12  # kinds of faults
 LEAST_CALLS = 50  # else the run shows nothing
 
 
-def agent_turns(stand: Stand, form: CallForm = HERMES, turns: int = TURNS, *, formats: bool = True) -> bool:
+def agent_turns(stand: Stand, form: CallForm = HERMES, turns: int = TURNS) -> bool:
     """True if no answer has a fault, and enough calls were made. `form`: of the calls of that model."""
     judge = TurnJudge(form, AutoTokenizer.from_pretrained(stand.checkpoint))
     with ThreadPoolExecutor(AT_ONCE) as threads:
         each = [turns // AT_ONCE + (place < turns % AT_ONCE) for place in range(AT_ONCE)]
-        list(threads.map(lambda number: _hold(stand, judge, number, each[number], formats), range(AT_ONCE)))
+        list(threads.map(lambda number: _hold(stand, judge, number, each[number]), range(AT_ONCE)))
     print(f"  {form.name}: {', '.join(f'{count} {what}' for what, count in judge.counts.items())}")
     print(f"  {len(judge.faults)} faults")
     for kind, count in Counter(kind_of(fault) for fault in judge.faults).most_common(MOST_TOLD):
@@ -38,14 +38,15 @@ def kind_of(fault: str) -> str:
     return fault.partition(":")[0].partition(" | ")[0]
 
 
-def _hold(stand: Stand, judge: TurnJudge, number: int, turns: int, formats: bool) -> None:
-    conversation = Conversation(number, formats=formats)
+def _hold(stand: Stand, judge: TurnJudge, number: int, turns: int) -> None:
+    strict = not judge.form.by_parameter  # such a form keeps no bounds of texts
+    conversation = Conversation(number, strict=strict)
     for turn in range(turns):
         asked = conversation.next_request()
         whole = post(stand.url, asked | {"return_token_ids": True})
         streamed = post(stand.url, asked | {"stream": True})
         choice = judge.judge(whole, streamed)
         if choice is None:
-            conversation = Conversation(number + 1000 * (turn + 1), formats=formats)
+            conversation = Conversation(number + 1000 * (turn + 1), strict=strict)
         else:
             conversation.add(choice)

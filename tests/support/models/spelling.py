@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +27,24 @@ CALLING_TEMPLATE = (  # a line feed behind a block's tag would be trimmed
 )
 
 
-def with_words(tokenizer: Tokenizer) -> Tokenizer:
+def with_words(tokenizer: Tokenizer, words: Sequence[str] = WORDS) -> Tokenizer:
     """A copy that has the words as tokens with text."""
     copy = Tokenizer.from_str(tokenizer.to_str())
-    copy.add_tokens([AddedToken(word, special=False, normalized=False) for word in WORDS])
+    copy.add_tokens([AddedToken(word, special=False, normalized=False) for word in words])
     return copy
 
 
 def spelling_checkpoint(
-    folder: Path, *, words: bool = False, template: str = TEMPLATE, **overrides: Any
+    folder: Path,
+    *,
+    words: bool = False,
+    more_words: Sequence[str] = (),
+    template: str = TEMPLATE,
+    **overrides: Any,
 ) -> Path:
     """Written under `folder`, with three logits more than tokens; returns its own folder."""
     tokenizer = tokenizers.build("byte-level")
-    tokenizer = with_words(tokenizer) if words else tokenizer
+    tokenizer = with_words(tokenizer, (*WORDS, *more_words)) if words else tokenizer
     size, end = tokenizer.get_vocab_size(), tokenizer.token_to_id("<end>")
     written = checkpoints.build("llama", folder, vocab_size=size + 3, eos_token_id=end, **overrides)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")

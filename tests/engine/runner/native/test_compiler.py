@@ -32,7 +32,7 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     reader = os.open(tmp_path / "held", os.O_RDONLY | os.O_NONBLOCK)
 
     def is_held() -> bool:
-        select.select([reader], [], [], 5)
+        select.select([reader], [], [], 30)
         return os.read(reader, 1) != b""
 
     yield is_held
