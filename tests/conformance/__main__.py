@@ -26,7 +26,7 @@ STANDS: tuple[tuple[Callable[[], AbstractContextManager[Stand]], Mapping[str, Ch
     (tiny_model, {name: partial(check, command) for name, command in commands().items()} | {"table": is_met}),
     (
         partial(tiny_model, HERMES.template, CONTEXT_OF_LOOPS),
-        {name: partial(watched, command, HERMES.marks) for name, command in loop_commands().items()}
+        {name: partial(watched, command, HERMES.marks) for name, command in loop_commands().items()},
     ),
     *(
         (

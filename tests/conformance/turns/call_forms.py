@@ -24,8 +24,8 @@ class RawCalls:
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """`template`: a chat template that writes calls so; `marks`: what never stands in an answer's content, and
-    is a token of its own; `by_parameter`: texts are bare, so that JSON of another type looks the same.
+    """`template`: a chat template that writes calls so; `marks`: what never stands in an answer's content,
+    and is a token of its own; `by_parameter`: texts are bare: JSON of another type looks the same.
     """
 
     name: str
@@ -73,7 +73,9 @@ def json_calls(begin: str, middle: str, joint: str) -> Callable[[str], RawCalls]
     return read
 
 
-def parameter_calls(begin: str, middle: str, joint: str, key: str, value: str, after: str) -> Callable[[str], RawCalls]:
+def parameter_calls(
+    begin: str, middle: str, joint: str, key: str, value: str, after: str
+) -> Callable[[str], RawCalls]:
     """Reads calls with each parameter between these texts; `joint` stands behind the last one."""
 
     def read(text: str) -> RawCalls:
@@ -117,7 +119,8 @@ FORMS = (
     CallForm(
         "deepseek-3.1", call_templates.DEEPSEEK_3_1, ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
         json_calls(
-            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜><｜tool▁call▁begin｜>"
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
+            "<｜tool▁call▁end｜><｜tool▁call▁begin｜>",
         ),
     ),
     CallForm(
