@@ -120,6 +120,18 @@ def test_arguments_of_earlier_calls_are_rendered_as_meant(given: str, shown: str
     assert f'"arguments": {shown}}}' in rendered
 
 
+@pytest.mark.parametrize(("given", "shown"), [
+    ('{"a": "x", "b": "he', ["<parameter=a>\nx\n", "<parameter=b>\nhe\n"]),
+    ('{"a": 1, "b', ["<parameter=a>\n1\n"]),
+    ("{", []), ("nonsense", []),
+])  # fmt: skip
+def test_cut_arguments_are_what_there_is_of_an_object(given: str, shown: list[str]) -> None:
+    """For a template that takes them apart."""
+    rendered = model(call_templates.QWEN3_CODER).template.render(asked(turn(given)))
+    assert rendered.count("<parameter=") == len(shown)
+    assert all(part in rendered for part in shown)
+
+
 def test_absent_arguments_are_given_as_the_template_takes_them() -> None:
     """This one takes text."""
     rendered = model(call_templates.DEEPSEEK_3_1).template.render(asked(turn("")))

@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from pydantic_core import from_json
+
 from millstream.wire.messages.job_messages import ChatMessage
 from millstream.wire.messages.tools import CALL_BEGIN, CALL_END, Tool, ToolCall
 from millstream_worker.text.template.call_probe import Turn, call_of
@@ -73,13 +75,24 @@ def _described(tool: Tool) -> Turn:
 
 
 def _plain(call: ToolCall, known: TemplateProbes) -> Turn:
-    """Arguments that a cut answer has left are the text that they are; none at all are those of no names."""
+    """Arguments that a cut answer has left are the text that they are, or the part of an object that there
+    is; none at all are those of no names.
+    """
     text = call.function.arguments
     try:
         arguments = known.calling.arguments((json.loads(text) if text.strip() else None) or {})
     except (ValueError, RecursionError):
-        arguments = text
+        arguments = text if known.takes_cut_arguments else _begun_object(text)
     return call_of(known.call_id(call.id), call.function.name, arguments)
+
+
+def _begun_object(text: str) -> object:
+    """The part of an object that there is, for templates that take no text in its place."""
+    try:
+        begun = from_json(text, allow_partial="trailing-strings")
+    except ValueError:
+        return {}
+    return begun if isinstance(begun, dict) else {}
 
 
 def _written(call: ToolCall) -> str:

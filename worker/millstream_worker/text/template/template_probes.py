@@ -81,6 +81,11 @@ class TemplateProbes:
         return hashlib.sha256(own_id.encode("utf-8", "surrogatepass")).hexdigest()[:9]
 
     @cached_property
+    def takes_cut_arguments(self) -> bool:
+        """True if the template shows arguments that are no JSON; others take them apart."""
+        return CALLED in self._at_end(self.calling.turn([call_of(PROBE_ID, CALLED, '{"probe_key')]))
+
+    @cached_property
     def _takes_short_ids_only(self) -> bool:
         given = self.calling.arguments(ARGUMENTS)
         short, long = (
