@@ -16,7 +16,7 @@ from conformance.watch.exchanges import post
 TURNS = 500
 AT_ONCE = 8
 MOST_TOLD = 12  # kinds of faults
-LEAST_CALLS = 50  # else the run shows nothing
+LEAST_CALLS = 30  # else the run shows nothing
 
 
 def agent_turns(stand: Stand, form: CallForm = HERMES, turns: int = TURNS) -> bool:
