@@ -125,10 +125,12 @@ def test_a_cut_call_is_the_beginning_of_its_json(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "odd", [{"type": "string", "pattern": "^a"}, {"type": ["string", "null"], "maxLength": 3}]
-)
+    "odd",
+    [{"type": "string", "pattern": "^a"}, {"type": ["string", "null"], "maxLength": 3},
+     {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}]}, {"$ref": "#/properties/b"}],
+)  # fmt: skip
 def test_bounds_of_text_are_checked_at_the_end_or_refused(odd: dict[str, Any]) -> None:
-    parameters = json.dumps({"properties": {"a": odd}})
+    parameters = json.dumps({"properties": {"a": odd, "b": {"type": "string", "maxLength": 3}}})
     matcher = compiled(tools_spec([("f", parameters, False)], form=QWEN))
     assert matcher.partial is not None
     assert matcher.consume(list(written(QWEN, [("f", {"a": "other"})]).encode()))

@@ -68,7 +68,7 @@ def _tools(spec: GrammarSpec, arguments: Sequence[Arguments]) -> str:
             f"value_{place}_{number}": schema_grammar(spec, one.schema, lenient=arguments[place].lenient)
             for place, known in enumerate(described)
             for number, one in enumerate(known or ())
-            if one.is_json
+            if not one.is_text
         }
         return tools_grammar(spec, values, made, described)
     schemas = [one.schema for one in arguments]

@@ -56,17 +56,10 @@ def form_of(show: Show, calling: MakeTurn, answer: Turn, arguments: object) -> C
     written = _ID.sub("", one)
     found = _WRITTEN.fullmatch(written) or _BY_PARAMETER.fullmatch(written) if said else None
     if found is not None and found["tail"].endswith(behind):
-        form = CallForm(
-            begin=found["begin"].lstrip(),
-            middle=found["middle"],
-            end=found["tail"].removesuffix(behind),
-            joint=_joint(_ID.sub("", two), found),
-            **{
-                name: text
-                for name, text in found.groupdict().items()
-                if name not in ("begin", "middle", "tail")
-            },
-        )
+        texts = found.groupdict()
+        end = texts.pop("tail").removesuffix(behind)
+        texts["begin"] = texts["begin"].lstrip()
+        form = CallForm(**texts, end=end, joint=_joint(_ID.sub("", two), found))
         if _is_sound(form):
             return form
     return f"one unknown here: {one[:60] or 'nothing'}"

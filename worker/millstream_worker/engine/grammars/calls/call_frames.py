@@ -81,28 +81,22 @@ class CallFrame:
 
     def _any_value(self) -> str:
         """Any text, and what ends a value."""
-        token = self._first_token(self.form.after)
-        return f"VALUE {self._literal(self.form.after)}" if token else f"any_value {self._rest_of_after()}"
+        before, rest = self._value_end()
+        return f"{'any_value' if before else 'VALUE'} {self._literal(rest)}"
 
     def _value_lines(self) -> list[str]:
-        after = self.form.after
         name = 'NAME: /[^<>"\\n]+/'
-        if token := self._first_token(after):
-            return [name, f"VALUE: {without(token)}"]
-        ends = after[: len(after) - len(self._rest_text())]
-        return [name, f"any_value[lazy]: SOME {json.dumps(ends)}", f"SOME: {ANY_TEXT}"]
+        before, rest = self._value_end()
+        if before:
+            return [name, f"any_value[lazy]: SOME {json.dumps(before)}", f"SOME: {ANY_TEXT}"]
+        token = max((one for one in self.tokens if rest.startswith(one)), key=len)
+        return [name, f"VALUE: {without(token)}"]
 
-    def _first_token(self, text: str) -> str:
-        return next((token for token in self.tokens if text.startswith(token)), "")
-
-    def _rest_text(self) -> str:
-        """Returns the text behind a value from its first added token on."""
+    def _value_end(self) -> tuple[str, str]:
+        """Returns the text behind a value up to its first added token, and from that on."""
         after = self.form.after
-        places = [after.index(token) for token in self.tokens if token in after]
-        return after[min(places) :] if places else ""
-
-    def _rest_of_after(self) -> str:
-        return self._literal(self._rest_text())
+        place = min((after.index(token) for token in self.tokens if token in after), default=len(after))
+        return after[:place], after[place:]
 
     def _literal(self, text: str) -> str:
         """The text as a sequence of strings and tokens."""

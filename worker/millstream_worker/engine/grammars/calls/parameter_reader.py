@@ -64,7 +64,7 @@ class ParameterReader:
             self._parameter = None
         if may_be_either:
             return text if value_of(text, parameter.types) else json.dumps(text, ensure_ascii=False), rest
-        if parameter.is_json:
+        if not parameter.is_text:
             return text, rest
         made = (
             ("" if self._begun else '"') + json.dumps(text, ensure_ascii=False)[1:-1] + ('"' if found else "")

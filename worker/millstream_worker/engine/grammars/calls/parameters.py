@@ -15,8 +15,6 @@ _TYPES = {bool: "boolean", int: "integer", float: "number", list: "array", dict:
 _OF_OBJECTS = {"type", "properties", "required", "additionalProperties", "$defs", "definitions"}
 _ANNOTATIONS = {"title", "description", "default", "examples", "$schema", "$comment", "deprecated"}
 _MOST_STEPS = 8  # from reference to reference
-
-
 ANY_OBJECT: Schema = {"type": "object"}
 
 
@@ -46,13 +44,11 @@ class Parameter:
     texts: tuple[str, ...] = ()
     is_exact: bool = True
 
-    @property
-    def is_json(self) -> bool:
-        return not self.is_text
-
 
 def parameters_in(schema: Schema) -> list[Parameter] | None:
     """Returns the parameters of an object's schema; None where its properties do not say all."""
+    if not is_well_formed(schema):
+        return None
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if set(schema) - _OF_OBJECTS - _ANNOTATIONS or not set(required) <= set(properties):
         return None
@@ -74,11 +70,7 @@ def value_of(text: str, types: frozenset[str] | None) -> bool:
 
 def _parameter(name: str, required: bool, given: Any, shared: dict[str, Any]) -> Parameter:
     schema = _resolved(given, shared)
-    options = (
-        schema["enum"]
-        if isinstance(schema.get("enum"), list)
-        else [schema[key] for key in ("const",) if key in schema]
-    )
+    options = schema.get("enum", [schema["const"]] if "const" in schema else [])
     if options and all(isinstance(one, str) for one in options):
         return Parameter(name, required, schema | shared, True, frozenset(), tuple(options))
     types = _types_of(schema, shared)
@@ -90,7 +82,7 @@ def _parameter(name: str, required: bool, given: Any, shared: dict[str, Any]) ->
 
 
 def _resolved(given: Any, shared: dict[str, Any]) -> dict[str, Any]:
-    """The schema behind references to definitions; that of anything where it is none of an object's form."""
+    """The schema behind references to definitions, as far as they lead to one."""
     for _ in range(_MOST_STEPS):
         if not isinstance(given, dict) or set(given) - _ANNOTATIONS != {"$ref"}:
             break
@@ -98,8 +90,12 @@ def _resolved(given: Any, shared: dict[str, Any]) -> dict[str, Any]:
         place: Any = shared
         for step in path.split("/"):
             place = place.get(step) if isinstance(place, dict) else None
+        if not isinstance(place, dict):
+            break
         given = place
-    return given if isinstance(given, dict) else {}
+    if isinstance(given, dict):
+        return given
+    return {} if given is True else {"not": {}}
 
 
 def _types_of(schema: dict[str, Any], shared: dict[str, Any]) -> frozenset[str] | None:

@@ -23,7 +23,7 @@ from millstream_worker.engine.runner.checkpoint.quantized.own_bits import code_b
 from millstream_worker.engine.runner.model.weights import check_memory, named_faults
 from millstream_worker.engine.runner.model_config.model_types import HEADED
 from millstream_worker.engine.runner.model_config.support import UnsupportedModel
-from millstream_worker.engine.runner.model_config.text_half import text_class, text_names, tie_as_stored
+from millstream_worker.engine.runner.model_config.text_half import own_names, text_class
 from millstream_worker.engine.runner.quantization.packed import PackedWeights, named, write_packed
 from millstream_worker.engine.runner.quantization.weight_codes import WeightCodes
 
@@ -45,11 +45,9 @@ def kept_codes(
     none: no weight has a format whose codes are computed, or the model is a mixture, whose experts are no
     linear layers. `settings`: the configuration's quantization_config. Raises `UnsupportedModel`."""
     with named_faults(config, folder), open_dense(Path(folder), settings, dtype, _CPU) as stored:
-        names = {name: name for name in stored} if whole is config else text_names(stored)
+        names = own_names(config, whole, stored)
         if not any(has_codes(stored[name]) for name in names):
             return None, ""
-        if whole is not config:
-            tie_as_stored(config, whole, names.values())
         weights = {own: stored[name] for name, own in names.items()}
         modules = _modules(config, whole)
         if not modules or any(name not in weights for name in modules):

@@ -26,7 +26,7 @@ from millstream_worker.engine.runner.checkpoint.quantized.dense import forms_of,
 from millstream_worker.engine.runner.checkpoint.quantized.parts import UnreadWeight
 from millstream_worker.engine.runner.kv.pool_size import free_bytes
 from millstream_worker.engine.runner.model_config.support import UnsupportedModel, architecture
-from millstream_worker.engine.runner.model_config.text_half import text_class, text_names, tie_as_stored
+from millstream_worker.engine.runner.model_config.text_half import own_names, text_class
 
 _TELL_S = 1.0  # between two reports of how far reading is
 
@@ -63,9 +63,7 @@ def load_weights(
         named_faults(config, folder),
         open_dense(Path(folder), settings, dtype, device) as stored,
     ):
-        names = {name: name for name in stored} if whole is config else text_names(stored)
-        if whole is not config:
-            tie_as_stored(config, whole, names.values())
+        names = own_names(config, whole, stored)
         needed = sum(prod(stored[name].get_shape()) for name in names) * dtype.itemsize
         form = str(dtype).removeprefix("torch.")
         check_memory(needed, form, device)

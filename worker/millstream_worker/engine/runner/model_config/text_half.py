@@ -89,7 +89,17 @@ def text_names(names: Iterable[str]) -> dict[str, str]:
     return found | {name: _HEAD for name in names if name == _HEAD or name.endswith(f".{_HEAD}")}
 
 
-def tie_as_stored(text: PretrainedConfig, whole: PretrainedConfig, names: Iterable[str]) -> None:
+def own_names(config: PretrainedConfig, whole: PretrainedConfig, stored: Iterable[str]) -> dict[str, str]:
+    """Returns the model's names of its weights by those in the checkpoint. The head of a text half is tied
+    as the checkpoint has it."""
+    if whole is config:
+        return {name: name for name in stored}
+    names = text_names(stored)
+    _tie_as_stored(config, whole, names.values())
+    return names
+
+
+def _tie_as_stored(text: PretrainedConfig, whole: PretrainedConfig, names: Iterable[str]) -> None:
     """Ties the head of a text half to its embedding where the checkpoint has no head, and otherwise where
     the whole says so: halves often do not say it."""
     told = getattr(whole, "tie_word_embeddings", text.tie_word_embeddings)
