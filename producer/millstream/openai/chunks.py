@@ -93,20 +93,19 @@ class CallChunks:
     __slots__ = ("_given",)
 
     def __init__(self) -> None:
-        self._given: list[int] = []  # characters of arguments, by call
+        self._given: dict[int, int] = {}  # characters of arguments, by call
 
     def of(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
         for piece in delta.tool_call_deltas:
             yield from self._pieces(piece.index, piece.id, piece.name, piece.arguments)
         for place, call in enumerate(delta.tool_calls):
-            given = self._given[place] if place < len(self._given) else 0
-            rest = call.function.arguments[given:]
+            rest = call.function.arguments[self._given.get(place, 0) :]
             yield from self._pieces(place, call.id, call.function.name, rest)
 
     def _pieces(self, place: int, own_id: str, name: str, arguments: str) -> Iterator[dict[str, Any]]:
         """As OpenAI's: the first piece of a call has no arguments."""
-        if place == len(self._given):
-            self._given.append(0)
+        if place not in self._given:
+            self._given[place] = 0
             function = {"name": name, "arguments": ""}
             yield {"index": place, "id": own_id, "type": "function", "function": function}
         if arguments:
