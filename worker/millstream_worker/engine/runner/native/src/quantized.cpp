@@ -8,7 +8,6 @@
 // sums within a group are exact, and groups are added up in one order.
 #include "pieces.h"
 #include "quantized_rows.h"
-#include "whole_tiles.h"
 
 #if defined(WHOLE_NUMBERS)
 namespace {
@@ -18,11 +17,13 @@ constexpr int VECTORS = PANEL / WIDE;
 constexpr int GROUP = Rows::GROUP;
 // Panels of a thread that make it quantise all rows for itself: it has them in its own cache then, which took
 // 0.83 of the time of 32 rows on 2 threads of an EPYC. With fewer that costs more than it saves.
+// So do many rows, which one thread alone would quantise for long.
 constexpr int OWN = 8;
 constexpr int SLAB = 512;   // rows that are quantised at a time
 constexpr int CHUNK = 64;   // of them, that go through a thread's panels while the caches hold them
 constexpr int AT_ONCE = WIDE == 16 ? 8 : 4;  // of them, whose sums are in registers
 constexpr int MOST = std::max(AT_ONCE, TILE_ROWS);
+constexpr int AHEAD = 4;    // groups whose products of tiles are in memory at a time
 
 template <class Stored>
 struct Operands {
@@ -50,7 +51,7 @@ struct Product {
         : given(given), rows{parts_of(given.in, GROUP), PER, Codes::ZERO + zero} {}
 
     void compute_all(int threads) {
-        const bool alone = panels() >= OWN * threads;
+        const bool alone = panels() >= OWN * threads && given.count <= CHUNK;
         take_room();
         for (int64_t first = 0; first < given.count; first += SLAB) {
             const int count = int(std::min<int64_t>(SLAB, given.count - first));
@@ -65,8 +66,10 @@ struct Product {
         in_pieces(threads, PIECES, [&](int share, int piece, bool begins) {
             Product own(*this);
             own.take_room();
-            if (begins)
+            if (begins) {
                 for (int row = 0; row < count; ++row) own.quantise(first, row);
+                own.rows.clear_missing(count);
+            }
             own.compute_piece(first, count, share, threads, piece);
         });
     }
@@ -75,6 +78,7 @@ struct Product {
         in_spans(count, threads, [&](Span rows) {
             for (int64_t row = rows.first; row < rows.end; ++row) quantise(first, int(row));
         });
+        rows.clear_missing(count);
         in_pieces(threads, PIECES, [&](int share, int piece, bool) {
             compute_piece(first, count, share, threads, piece);
         });
@@ -92,20 +96,40 @@ struct Product {
 
     void compute_piece(int64_t first, int count, int share, int threads, int piece) const {
         const Span own = Span{0, panels()}.part(share, threads).part(piece, PIECES);
+        const WholeTiles tiles(Inputs, tiles_pay(count));
         for (int row = 0; row < count; row += CHUNK)
             for (int64_t panel = own.first; panel < own.end; ++panel)
                 compute(first, row, std::min(count, row + CHUNK), int(panel));
     }
 
     void compute(int64_t first, int row, int end, int panel) const {
+        const int8_t* weights = tiles_pay(end - row) ? whole(panel) : nullptr;
         while (row < end) {
             const bool tiles = tiles_pay(end - row);
             const int some = std::min(tiles ? TILE_ROWS : AT_ONCE, end - row);
             alignas(64) float sums[MOST * PANEL];
-            tiles ? multiply_tiles(some, row, panel, sums) : multiply(some, row, panel, sums);
+            tiles ? multiply_tiles(row, weights, panel, sums) : multiply(some, row, panel, sums);
             for (int r = 0; r < some; ++r) leave(sums + r * PANEL, first + row + r, panel * PANEL);
             row += some;
         }
+    }
+
+    // A panel's codes as tiles take them: [in / 4][16][4] of 8 bits, with signs.
+    const int8_t* whole(int64_t panel) const {
+        const int lines = rows.groups * PER * LINES;
+        const int8_t* from = given.codes + panel * lines * LINE;
+        if constexpr (Codes::PARTS > 1) {
+            static thread_local Scratch scratch;
+            scratch.reserve(Scratch::bytes<int8_t>(lines * Codes::PARTS * LINE));
+            auto* to = scratch.take<int8_t>(lines * Codes::PARTS * LINE);
+            for (int n = 0; n < lines; ++n, from += LINE)
+                for (int part = 0; part < Codes::PARTS; ++part)
+                    for (int k = 0; k < LINE; k += WIDE * 4)
+                        store(to + (n * Codes::PARTS + part) * LINE + k,
+                              Codes::signed_codes(load<Ints>(from + k), part, rows.zero));
+            return to;
+        }
+        return from;
     }
 
     void multiply(int some, int row, int panel, float* sums) const {
@@ -121,55 +145,58 @@ struct Product {
         }
     }
 
-    // Tiles take codes with their signs: nothing is to be taken off for bytes.
-    void multiply_tiles(int some, int row, int panel, float* to) const {
-        constexpr int LENGTH = Inputs / 4 * LINE;
-        const int64_t groups = int64_t(rows.groups) * PER, depth = int64_t(rows.groups) * GROUP;
-        const int8_t* from = rows.codes + row * depth;
-        const int8_t* lines = given.codes + panel * groups * LINES * LINE;
-        const WholeTiles tiles(some, Inputs);
-        alignas(64) int32_t parts[MOST * PANEL];
-        alignas(64) int8_t room[LENGTH];
-        std::fill_n(to, some * PANEL, 0.0f);
-        for (int g = 0; g < groups; ++g, from += Inputs, lines += LINES * LINE) {
-            tiles.multiply(from, depth, Codes::whole(lines, room, LENGTH), parts);
-            for (int r = 0; r < some; ++r) {
-                const Ints shift = repeated(Codes::ZERO ? 0 : rows.shifts[(row + r) * groups + g]);
-                Floats sums[1][VECTORS];
-                Ints totals[1][VECTORS];
-                for (int v = 0; v < VECTORS; ++v) {
-                    sums[0][v] = load<Floats>(to + r * PANEL + v * WIDE);
-                    totals[0][v] = load<Ints>(parts + r * PANEL + v * WIDE) + shift;
-                }
-                scale_group<1>(sums, totals, row + r, g, (panel * groups + g) * PANEL);
-                for (int v = 0; v < VECTORS; ++v) store(to + r * PANEL + v * WIDE, sums[0][v]);
+    // Tiles take codes with their signs: nothing is to be taken off. Sums of all 16 rows stay in registers. While a
+    // group is scaled the products of the next ones are on their way: what a tile leaves in memory takes a while.
+    void multiply_tiles(int row, const int8_t* weights, int panel, float* to) const {
+        if constexpr (TILE_ROWS > 1) {
+            const int64_t groups = int64_t(rows.groups) * PER, first = rows.at(row, 0);
+            alignas(64) int32_t parts[AHEAD][TILE_ROWS * PANEL];
+            const auto begin = [&](int64_t g) {
+                WholeTiles::multiply(codes_at(first + g / PER * TILE_ROWS, g), GROUP,
+                                     weights + g * Inputs * PANEL, parts[g % AHEAD]);
+            };
+            Floats sums[TILE_ROWS][VECTORS] = {};
+            for (int64_t g = 0; g < std::min<int64_t>(AHEAD - 1, groups); ++g) begin(g);
+            for (int64_t g = 0; g < groups; ++g) {
+                if (g + AHEAD - 1 < groups) begin(g + AHEAD - 1);
+                Ints totals[TILE_ROWS][VECTORS];
+#pragma GCC unroll 16
+                for (int r = 0; r < TILE_ROWS; ++r)
+                    for (int v = 0; v < VECTORS; ++v)
+                        totals[r][v] = load<Ints>(parts[g % AHEAD] + r * PANEL + v * WIDE);
+                scale_group(sums, totals, first + g / PER * TILE_ROWS, 1, (panel * groups + g) * PANEL);
             }
+            for (int r = 0; r < TILE_ROWS; ++r)
+                for (int v = 0; v < VECTORS; ++v) store(to + r * PANEL + v * WIDE, sums[r][v]);
         }
     }
 
     template <int Count>
     void multiply(int row, int panel, float* to) const {
         if constexpr (Count <= AT_ONCE) {
-            const int64_t groups = int64_t(rows.groups) * PER, depth = int64_t(rows.groups) * GROUP;
-            const int8_t* from = rows.codes + row * depth;
+            const int64_t groups = int64_t(rows.groups) * PER, begin = panel * groups * PANEL;
+            const int64_t first = rows.at(row, 0), apart = rows.apart();
             const int8_t* line = given.codes + panel * groups * LINES * LINE;
-            const int64_t begin = panel * groups * PANEL;
             Floats sums[Count][VECTORS] = {};
-            for (int g = 0; g < groups; ++g, from += Inputs, line += LINES * LINE) {
-                const int32_t* shifts = rows.shifts + row * groups + g;
+            for (int64_t g = 0; g < groups; ++g, line += LINES * LINE) {
+                const int64_t place = first + g / PER * rows.side();
+                const int32_t* shifts = rows.shifts + place * PER + g % PER;
                 typename Codes::Sums parts[Count][VECTORS];
                 for (int r = 0; r < Count; ++r)
-                    for (int v = 0; v < VECTORS; ++v) parts[r][v] = Codes::begin(shifts[r * groups]);
-                add_group<Count>(parts, from, depth, line);
+                    for (int v = 0; v < VECTORS; ++v) parts[r][v] = Codes::begin(shifts[r * apart * PER]);
+                add_group<Count>(parts, codes_at(place, g), apart * GROUP, line);
                 Ints totals[Count][VECTORS];
                 for (int r = 0; r < Count; ++r)
-                    for (int v = 0; v < VECTORS; ++v) totals[r][v] = Codes::total(parts[r][v], shifts[r * groups]);
-                scale_group<Count>(sums, totals, row, g, begin + int64_t(g) * PANEL);
+                    for (int v = 0; v < VECTORS; ++v)
+                        totals[r][v] = Codes::total(parts[r][v], shifts[r * apart * PER]);
+                scale_group(sums, totals, place, apart, begin + g * PANEL);
             }
             for (int r = 0; r < Count; ++r)
                 for (int v = 0; v < VECTORS; ++v) store(to + r * PANEL + v * WIDE, sums[r][v]);
         }
     }
+
+    const int8_t* codes_at(int64_t place, int64_t g) const { return rows.codes + place * GROUP + g % PER * Inputs; }
 
     template <int Count>
     static void add_group(typename Codes::Sums (&sums)[Count][VECTORS], const int8_t* from, int64_t depth,
@@ -189,38 +216,34 @@ struct Product {
             }
     }
 
+    // `group`: where the first row's scale lies; the next one's is `apart` from it. `place`: where the weights' lie.
     template <int Count>
-    void scale_group(Floats (&sums)[Count][VECTORS], const Ints (&totals)[Count][VECTORS], int row, int g,
-                     int64_t place) const {
-#pragma GCC unroll 8
+    [[gnu::always_inline]] inline void scale_group(Floats (&sums)[Count][VECTORS],
+                                                   const Ints (&totals)[Count][VECTORS], int64_t group,
+                                                   int64_t apart, int64_t place) const {
+#pragma GCC unroll 16
         for (int r = 0; r < Count; ++r) {
-            const int64_t group = int64_t(row + r) * rows.groups + g / PER;
-            const Floats by = repeated(rows.scales[group]);
+            const Floats by = repeated(rows.scales[group + r * apart]);
             for (int v = 0; v < VECTORS; ++v)
                 sums[r][v] = add_product(floats(totals[r][v]), halves(given.scales + place + v * WIDE) * by,
                                          sums[r][v]);
         }
-        if (given.offsets)
-            for (int r = 0; r < Count; ++r)
-                for (int v = 0; v < VECTORS; ++v)
-                    sums[r][v] = add_product(halves(given.offsets + place + v * WIDE),
-                                             repeated(rows.totals[int64_t(row + r) * rows.groups + g]),
-                                             sums[r][v]);
+        if (!given.offsets) return;
+#pragma GCC unroll 16
+        for (int r = 0; r < Count; ++r)
+            for (int v = 0; v < VECTORS; ++v)
+                sums[r][v] = add_product(halves(given.offsets + place + v * WIDE),
+                                         repeated(rows.totals[group + r * apart]), sums[r][v]);
     }
 
     void leave(const float* sums, int64_t row, int column) const {
         Stored* to = given.to + row * given.outputs + column;
         const Stored* bias = given.bias ? given.bias + column : nullptr;
         if (column + PANEL <= given.outputs)
-            leave(sums, bias, to, PANEL);
+            for (int n = 0; n < PANEL; n += WIDE)
+                narrow(bias ? load<Floats>(sums + n) + wide_vector(bias + n) : load<Floats>(sums + n), to + n);
         else
-            leave(sums, bias, to, given.outputs - column);
-    }
-
-    // Inlined, for the compiler to see how many there are of a whole panel.
-    [[gnu::always_inline]] static inline void leave(const float* sums, const Stored* bias, Stored* to,
-                                                    int width) {
-        for (int n = 0; n < width; ++n) narrow(bias ? sums[n] + wide(bias[n]) : sums[n], to[n]);
+            for (int n = 0; column + n < given.outputs; ++n) narrow(bias ? sums[n] + wide(bias[n]) : sums[n], to[n]);
     }
 };
 

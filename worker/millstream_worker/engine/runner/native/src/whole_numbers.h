@@ -63,11 +63,9 @@ inline Ints added_pairs(__m256i sums) { return (Ints)_mm256_madd_epi16(sums, _mm
 
 // How codes of weights are multiplied. `LINES` lines of memory hold a group of inputs, and make `PARTS` vectors
 // of four inputs each. A sum of products lies `ZERO` times the sum of the row's codes too high: `shift` is what
-// that comes to, less than 0, and taken as what the sum begins with where that fits. `whole`: the codes of a
-// group, one line after the other.
+// that comes to, less than 0, and taken as what the sum begins with where that fits.
 struct Bytes {  // -127 to 127
     static constexpr int PARTS = 1;
-    static const int8_t* whole(const int8_t* lines, int8_t*, int) { return lines; }
 
 #if defined(SHIFTED_CODES)  // VNNI takes weights without a sign
     using Weights = Ints;
@@ -98,11 +96,10 @@ struct Nibbles {  // 0 to 15
     using Weights = Ints;
     static constexpr int ZERO = 0;
     static Weights weights(Ints line, int part) { return (part ? line >> 4 : line) & 0x0f0f0f0f; }
-    static const int8_t* whole(const int8_t* lines, int8_t* room, int bytes) {
-        constexpr int LINE = 64;
-        for (int n = 0; n < bytes; n += WIDE * 4)
-            store(room + n, weights(load<Ints>(lines + n / (2 * LINE) * LINE + n % LINE), n / LINE % 2));
-        return room;
+    // With `zero`, at most 8, taken off each. The highest bit of each byte keeps it from borrowing of the next one.
+    static Ints signed_codes(Ints line, int part, int zero) {
+        const Ints high = repeated(int32_t(0x80808080));
+        return ((weights(line, part) | high) - repeated(zero * 0x01010101)) ^ high;
     }
 
 #if defined(SHIFTED_CODES)

@@ -10,18 +10,21 @@
 constexpr int TILE_ROWS = SIDE;
 inline bool tiles_pay(int rows) { return rows > SIDE / 2 && may_use_tiles(); }
 
-// Tiles for `rows` rows and groups of `inputs`, until the end of its life: 0 sums, 1 rows, 2 weights.
+// Tiles for 16 rows and groups of `inputs`, until the end of its life: 0 sums, 1 rows, 2 weights.
 class WholeTiles {
 public:
-    WholeTiles(int rows, int inputs) {
+    WholeTiles(int inputs, bool used) : used_(used) {
+        if (!used) return;
         TileShape shape;
-        shape.rows[0] = shape.rows[1] = uint8_t(rows);
+        shape.rows[0] = shape.rows[1] = SIDE;
         shape.rows[2] = uint8_t(inputs / 4);
         shape.bytes[0] = shape.bytes[2] = SIDE * 4;
         shape.bytes[1] = uint16_t(inputs);
         _tile_loadconfig(&shape);
     }
-    ~WholeTiles() { _tile_release(); }
+    ~WholeTiles() {
+        if (used_) _tile_release();
+    }
     WholeTiles(const WholeTiles&) = delete;
     WholeTiles& operator=(const WholeTiles&) = delete;
 
@@ -35,14 +38,17 @@ public:
         _tile_stored(0, sums, SIDE * 4);
         asm volatile("" ::: "memory");
     }
+
+private:
+    const bool used_;
 };
 #else
 
-constexpr int TILE_ROWS = 0;
+constexpr int TILE_ROWS = 1;
 inline bool tiles_pay(int) { return false; }
 
 struct WholeTiles {
-    WholeTiles(int, int) {}
+    WholeTiles(int, bool) {}
     static void multiply(const int8_t*, int64_t, const int8_t*, int32_t*) {}
 };
 #endif
