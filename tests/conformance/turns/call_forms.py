@@ -25,7 +25,8 @@ class RawCalls:
 @dataclass(frozen=True, slots=True)
 class CallForm:
     """`template`: a chat template that writes calls so; `marks`: what never stands in an answer's content,
-    and is a token of its own; `by_parameter`: texts are bare: JSON of another type looks the same.
+    and is a token of its own; `by_parameter`: texts are bare: JSON of another type looks the same;
+    `in_channels`: thoughts are messages before that of the answer.
     """
 
     name: str
@@ -33,6 +34,7 @@ class CallForm:
     marks: tuple[str, ...]
     read: Callable[[str], RawCalls]
     by_parameter: bool = False
+    in_channels: bool = False
 
 
 def hermes_calls(text: str) -> RawCalls:
@@ -136,5 +138,10 @@ FORMS = (
             "<tool_call>", "\n", "</tool_call>", "<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n"
         ),
         by_parameter=True,
+    ),
+    CallForm(
+        "harmony", call_templates.HARMONY, call_templates.HARMONY_TOKENS,
+        json_calls("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", "no other"),
+        in_channels=True,
     ),
 )  # fmt: skip

@@ -63,6 +63,8 @@ class TurnJudge:
     def _raw(self, choice: dict[str, Any]) -> str:
         """All text of the choice's tokens behind its thought."""
         text: str = self.tokenizer.decode(choice["token_ids"], skip_special_tokens=False)
+        if self.form.in_channels:
+            return text[max(text.rfind("<|channel|>"), 0) :].removesuffix(self.tokenizer.eos_token)
         if choice["message"].get("reasoning_content") or text.startswith("<think>"):
             text = text.partition("</think>")[2]
         return text.removesuffix(self.tokenizer.eos_token)

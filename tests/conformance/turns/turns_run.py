@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from transformers import AutoTokenizer
 
@@ -40,9 +41,12 @@ def kind_of(fault: str) -> str:
 
 def _hold(stand: Stand, judge: TurnJudge, number: int, turns: int) -> None:
     strict = not judge.form.by_parameter  # such a form keeps no bounds of texts
+    short: dict[str, Any] = {}
+    if judge.form.in_channels:  # else most answers are cut in their thoughts
+        short = {"logit_bias": {judge.tokenizer.convert_tokens_to_ids("<|end|>"): 5}}
     conversation = Conversation(number, strict=strict)
     for turn in range(turns):
-        asked = conversation.next_request()
+        asked = conversation.next_request() | short
         whole = post(stand.url, asked | {"return_token_ids": True})
         streamed = post(stand.url, asked | {"stream": True})
         choice = judge.judge(whole, streamed)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from llguidance import LLTokenizer
-from support.engine.byte_grammars import by_schema, byte_compiler, compiled, tools_spec
+from support.engine.byte_grammars import by_schema, byte_compiler, compiled, in_channels, tools_spec
 
 from millstream.wire.messages.bounds.format_bounds import MAX_OPTIONAL, MAX_TEXT
+from millstream_worker.engine.grammars.calls.call_form import HARMONY
 from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler
 from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
@@ -76,6 +77,50 @@ def test_a_thought_may_come_before_calls_or_a_format() -> None:
         assert matcher.consume(list(said.encode()))
         assert matcher.complete
     assert not compiled(spec).consume(list(b"hm!no"))
+
+
+THOUGHTS = ("", "#analysis|hm!^assistant", "#analysis|a final word!^assistant#commentary|b!^assistant")
+
+
+def ends(spec: GrammarSpec, said: str) -> bool:
+    """True if the grammar accepts the output, as a whole one."""
+    matcher = compiled(spec)
+    return matcher.consume(list(said.encode())) and matcher.complete
+
+
+@pytest.mark.parametrize("thought", THOUGHTS)
+def test_an_answer_in_channels_is_final_or_a_call(thought: str) -> None:
+    yes = GrammarSpec("json_schema", '{"enum": ["yes"]}')
+    get = [("get", '{"type": "object", "properties": {"a": {"type": "integer"}}}', True)]
+    formed = in_channels(yes)
+    final, call = f'{thought}#final|"yes"', f'{thought}#commentary to=functions.get %json|{{"a": 1}}'
+    assert ends(formed, final)
+    assert not ends(formed, f'{thought}"yes"')
+    assert not ends(formed, call)
+    required, free, either = (
+        in_channels(tools_spec(get, form=HARMONY, **more)) for more in ({}, {"free": True}, {"answer": yes})
+    )
+    assert [ends(spec, call) for spec in (required, free, either)] == [True, True, True]
+    assert [ends(spec, final) for spec in (required, either)] == [False, True]
+    assert compiled(free).consume(list(f"{thought}#final|any text".encode()))
+    assert not compiled(free).consume(list(f"{thought}#final|<|channel|>commentary to=functions.".encode()))
+    assert not compiled(free).consume(list(f"{thought}any text".encode()))
+    assert not compiled(required).consume(list(f"{thought}#commentary to=functions.other".encode()))
+
+
+def test_a_begun_thought_in_channels_goes_on() -> None:
+    spec = replace(in_channels(GrammarSpec("regex", "yes")), thought_begin=None)
+    assert ends(spec, "hm!^assistant#final|yes")
+    assert not ends(spec, "#final|yes")
+
+
+def test_an_answer_without_channels_goes_on_so() -> None:
+    """An earlier worker has begun it."""
+    spec = in_channels(GrammarSpec("json_schema", '{"enum": ["yes"]}'))
+    request = EngineRequest(1, (1,), 5, grammar=spec, outputs=(tuple(b'"ye'),))
+    [matcher] = byte_compiler().matchers(request).values()
+    assert matcher.consume(list(b's"'))
+    assert matcher.complete
 
 
 def test_the_search_for_the_bad_function_has_one_time_bound(monkeypatch: pytest.MonkeyPatch) -> None:

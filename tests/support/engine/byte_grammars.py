@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from llguidance import LLTokenizer
@@ -46,6 +47,15 @@ def tools_spec(
     known = {text: token for text, token in zip(CALL, tokens, strict=True) if token is not None}
     fields = {"functions": list(functions), "many": many, "free": free, "form": form.plain(), "tokens": known}
     return GrammarSpec("tools", json.dumps(fields), answer=answer)
+
+
+def in_channels(spec: GrammarSpec) -> GrammarSpec:
+    """The same of a model with harmony's channels, where its turn begins. ^ is <|start|>, and so on."""
+    if spec.type == "tools":
+        known = {"<|channel|>": ord("#"), "<|message|>": ord("|"), "<|constrain|>": ord("%")}
+        spec = replace(spec, text=json.dumps(json.loads(spec.text) | {"tokens": known}))
+    header = (ord("^"), ord("#"), ord("|"))
+    return replace(spec, channels=header, thought_begin=ord("#"), thought_end=ord("!"))
 
 
 def whole_calls(text: str, *names: str) -> list[tuple[str, str]]:

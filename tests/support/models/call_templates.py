@@ -70,6 +70,23 @@ MINIMAX = of_turns(
     "{{ value if value is string else value | tojson }}</parameter>\n{% endfor %}</invoke>{% endfor %}"
     "\n</minimax:tool_call>{% endif %}"
 )
+_ASKED = "<|start|>assistant"
+HARMONY = (  # of gpt-oss: a part of a turn for each channel, and the name of a called function before them
+    "{% for tool in tools or [] %}<|start|>developer<|message|>{{ tool | tojson }}<|end|>{% endfor %}"
+    "{% for m in messages %}{% if m.tool_calls %}"
+    f"{{% if m.content %}}{_ASKED}<|channel|>analysis<|message|>{{{{ m.content }}}}<|end|>{{% endif %}}"
+    f"{_ASKED} to=functions.{{{{ m.tool_calls[0].function.name }}}}<|channel|>commentary json<|message|>"
+    "{{ m.tool_calls[0].function.arguments | tojson }}<|call|>"
+    "{% elif m.role == 'assistant' %}"
+    f"{{% if m.thinking %}}{_ASKED}<|channel|>analysis<|message|>{{{{ m.thinking }}}}{{% endif %}}"
+    "{% if m.content or not m.thinking %}{% if m.thinking %}<|end|>{% endif %}"
+    f"{_ASKED}<|channel|>final<|message|>{{{{ m.content }}}}<|end|>{{% endif %}}"
+    "{% elif m.role == 'tool' %}<|start|>functions.{{ m.name }} to=assistant<|channel|>commentary<|message|>"
+    "{{ m.content | tojson }}<|end|>"
+    "{% else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
+    f"{{% if add_generation_prompt %}}{_ASKED}{{% endif %}}"
+)
+HARMONY_TOKENS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|constrain|>")
 OF_PARAMETERS = {"qwen3_coder": QWEN3_CODER, "glm": GLM, "glm_4_7": GLM_4_7, "minimax": MINIMAX}
 OF_JSON = {
     "hermes": HERMES,

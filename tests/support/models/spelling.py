@@ -28,9 +28,9 @@ CALLING_TEMPLATE = (  # a line feed behind a block's tag would be trimmed
 
 
 def with_words(tokenizer: Tokenizer, words: Sequence[str] = WORDS) -> Tokenizer:
-    """A copy that has the words as tokens with text."""
+    """A copy that has the words as tokens: those as <|word|> are special ones, others have a text."""
     copy = Tokenizer.from_str(tokenizer.to_str())
-    copy.add_tokens([AddedToken(word, special=False, normalized=False) for word in words])
+    copy.add_tokens([AddedToken(word, special=word.startswith("<|"), normalized=False) for word in words])
     return copy
 
 

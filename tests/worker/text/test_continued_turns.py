@@ -113,8 +113,8 @@ def test_a_begun_thought_goes_on_with_its_line_feeds(content: str) -> None:
     more = with_words(tokenizers.build("byte-level")).encode("\n\nso.</think>\n\nYes.").ids
     thought = model.thought(ThoughtStart.AMID)
     assert thought is not None
-    text, taken = thought.feed(more)
-    assert (text, model.detokenizer(begun=True).feed(more[taken:])) == ("\n\nso.", "Yes.")
+    taken = thought.feed(more)
+    assert (taken.text, model.detokenizer(begun=True).feed(taken.answer)) == ("\n\nso.", "Yes.")
     json_answer = request.model_copy(update={"response_format": Request.model_validate(
         {"prompt": "x", "response_format": {"type": "json_object"}}).response_format})  # fmt: skip
     spec = grammar_of(json_answer, ThoughtStart.AMID, model, ())

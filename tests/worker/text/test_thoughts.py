@@ -63,9 +63,9 @@ def test_a_thought_is_cut_from_the_answer(
     assert taker is not None
     said, rest = "", []
     for piece in pieces(ids(output), cuts):
-        text, taken = taker.feed(piece)
-        said += text
-        rest += piece[taken:]
+        taken = taker.feed(piece)
+        said += taken.text
+        rest += taken.answer
     assert said + taker.flush() == thought
     assert TEXT.detokenizer().feed(rest) == answer
 

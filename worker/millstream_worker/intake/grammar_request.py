@@ -9,11 +9,12 @@ from dataclasses import replace
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.choices import ChoiceDelta, FinishReason
 from millstream.wire.messages.job_messages import Request
+from millstream_worker.engine.grammars.calls.call_form import CallForm
 from millstream_worker.engine.protocol.request import GrammarSpec, LimitSpec, token_bits
 from millstream_worker.jobs.call_output import ToolCallMode
 from millstream_worker.text.continued_turn import thought_in
 from millstream_worker.text.model import TextModel
-from millstream_worker.text.reasoning import ThoughtStart
+from millstream_worker.text.reasoning import ThinkTokens, ThoughtStart
 
 
 def grammar_of(
@@ -27,11 +28,16 @@ def grammar_of(
     if asked is not None:
         made = GrammarSpec(asked.type, asked.text, asked.compact, asked.whitespace_pattern, ends=ends)
     if request.may_call:
-        made = replace(_tools(request, text), ends=ends, answer=made if request.calling == "auto" else None)
+        made = replace(
+            _tools(request, text, start), ends=ends, answer=made if request.calling == "auto" else None
+        )
         _check_beside_calls(made, text)
     if made is None or text.think is None or start is ThoughtStart.NONE:
         return made
-    return replace(made, thought_begin=text.think.begin_behind(start), thought_end=text.think.end)
+    think = text.think
+    return replace(
+        made, thought_begin=think.begin_behind(start), thought_end=think.end, channels=think.header
+    )
 
 
 def thought_start(request: Request, prompt: Sequence[int], text: TextModel) -> ThoughtStart:
@@ -52,7 +58,9 @@ def has_thought_in_text(deltas: Sequence[ChoiceDelta], text: TextModel) -> bool:
     return plain.startswith(logged)
 
 
-def tool_call_mode(request: Request, job_id: str, text: TextModel) -> ToolCallMode | None:
+def tool_call_mode(
+    request: Request, job_id: str, text: TextModel, start: ThoughtStart
+) -> ToolCallMode | None:
     """Returns how the answer may call tools; None if it may not."""
     if not request.may_call:
         return None
@@ -61,9 +69,15 @@ def tool_call_mode(request: Request, job_id: str, text: TextModel) -> ToolCallMo
     functions = {one.name: one.parameters for one in request.tools or ()}
     may_be_text = request.calling == "auto"
     has_format = request.response_format is not None
+    form = _call_form(text, start)
     return ToolCallMode(
-        job_id, text.call_form, functions, reason, may_be_text and not has_format, may_be_text and has_format
+        job_id, form, functions, reason, may_be_text and not has_format, may_be_text and has_format
     )
+
+
+def _call_form(text: TextModel, start: ThoughtStart) -> CallForm:
+    """The form of an answer that begins so: one that the prompt has begun has no head of its own."""
+    return replace(text.call_form, answer="") if start is ThoughtStart.NONE else text.call_form
 
 
 def _check_beside_calls(spec: GrammarSpec, text: TextModel) -> None:
@@ -78,9 +92,9 @@ def _check_beside_calls(spec: GrammarSpec, text: TextModel) -> None:
         raise InvalidRequest("response_format", answer.type, problem)
 
 
-def _tools(request: Request, text: TextModel) -> GrammarSpec:
+def _tools(request: Request, text: TextModel, start: ThoughtStart) -> GrammarSpec:
     assert request.tools is not None, "there are none to call"
-    known = text.template.known.call_form
+    known = text.own_call_form
     if request.calling == "auto" and isinstance(known, str):
         problem = (
             f"cannot be kept: this model's chat template writes calls in a form not built here ({known})"
@@ -94,7 +108,7 @@ def _tools(request: Request, text: TextModel) -> GrammarSpec:
         "functions": functions,
         "many": request.parallel_tool_calls and named is None,
         "free": request.calling == "auto",
-        "form": text.call_form.plain(),
+        "form": _call_form(text, start).plain(),
         "tokens": text.call_tokens,
     }
     return GrammarSpec("tools", json.dumps(form, ensure_ascii=False))
@@ -110,11 +124,12 @@ def limits_of(request: Request, start: ThoughtStart, text: TextModel, vocab_size
         raise InvalidRequest("sampling.bad_words", list(asked.bad_words), problem)
     allowed = None if asked.allowed_token_ids is None else token_bits(asked.allowed_token_ids, vocab_size)
     budget = asked.thinking_token_budget
-    if budget is not None and (text.think is None or request.messages is None):
+    think = text.think if isinstance(text.think, ThinkTokens) else None
+    if budget is not None and (think is None or request.messages is None):
         problem = "needs messages and a model that thinks, by the tokens <think> and </think>; leave it out"
         raise InvalidRequest("sampling.thinking_token_budget", budget, problem)
-    if budget is None or text.think is None or start is ThoughtStart.NONE:
+    if budget is None or think is None or start is ThoughtStart.NONE:
         made = LimitSpec(allowed, words)
     else:
-        made = LimitSpec(allowed, words, budget, text.think.begin_behind(start), text.think.end)
+        made = LimitSpec(allowed, words, budget, think.begin_behind(start), think.end)
     return None if made == LimitSpec() else made

@@ -116,7 +116,7 @@ def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int, s
         _check_logged(delta, asked, vocab_size)
     job.log.written = bodies
     job.log.acknowledged = len(bodies)
-    mode, begun = tool_call_mode(job.request, job.id, text), goes_on(job.request)
+    mode, begun = tool_call_mode(job.request, job.id, text, start), goes_on(job.request)
     for index in range(asked.n):
         special = not asked.skip_special_tokens
         detokenizer = text.detokenizer(
@@ -132,7 +132,9 @@ def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int, s
         row.calling = None if mode is None else CallOutput(mode, index)
         row.logprobs = [] if asked.logprobs else None
         own = [delta for delta in deltas if delta.index == index]
-        row.thought = None if has_thought_in_text(own, text) else text.thought(start, special=special)
+        if not has_thought_in_text(own, text):
+            row.thought = text.thought(start, special=special, calls=mode is not None)
+            row.watched |= row.thought is not None and row.thought.ends_answer
         try:
             row.resume(own)
         except ProtocolError as error:

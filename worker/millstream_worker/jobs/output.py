@@ -15,6 +15,7 @@ from millstream.wire.messages.choices import Choice, ChoiceDelta, FinishReason
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.call_output import CallOutput
 from millstream_worker.jobs.encoding import Plain
+from millstream_worker.text.channels import Channels
 from millstream_worker.text.detokenizer import Detokenizer
 from millstream_worker.text.reasoning import Thought
 
@@ -26,9 +27,9 @@ ID_BYTES = 5  # of a token id as msgpack, at most
 class ChoiceOutput:
     index: int  # of the choice
     detokenizer: Detokenizer
-    thought: Thought | None = None  # before the answer, and not part of its text
+    thought: Thought | Channels | None = None  # before the answer, and not part of its text
     calling: CallOutput | None = None
-    watched: bool = False  # has stop strings: it is detokenized after every step
+    watched: bool = False  # its text may end it, as stop strings do: it is detokenized after every step
     constrained: bool = False  # has to fit a grammar
     piece_bytes: int = PIECE_BYTES
     # filled by the engine's steps
@@ -141,15 +142,15 @@ class ChoiceOutput:
     def _add_text(self, text: str) -> None:
         self.fresh += text if self.calling is None else self.calling.feed(text)
 
-    def _take_thought(self, ids: list[int]) -> list[int]:
+    def _take_thought(self, ids: list[int]) -> Sequence[int]:
         """The ids behind the thought."""
         if self.thought is None or not ids:
             return ids
-        text, taken = self.thought.feed(ids)
-        self.fresh_thought += text
-        if taken:
-            self.detokenizer.skip(taken)
-        return ids[taken:]
+        taken = self.thought.feed(ids)
+        self.fresh_thought += taken.text
+        if taken.taken:
+            self.detokenizer.skip(taken.taken)
+        return taken.answer
 
     def take(self) -> Plain | None:
         """The choice's part of the next delta; None if nothing is new. A long one is split: call it again."""
@@ -252,6 +253,8 @@ class ChoiceOutput:
         )
 
     def _look_for_stop(self) -> bool:
+        if self.thought is not None and self.thought.answer_is_over:
+            self._add_text(self.detokenizer.end())
         if not self.detokenizer.stopped:
             if not self.detokenizer.undecided:
                 self._settle(self.fed)

@@ -78,6 +78,12 @@ class Detokenizer:
         self._count += count
         self._skipped += count
 
+    def end(self) -> str:
+        """End the text behind the ids fed so far, as a stop string does. Returns what was held back."""
+        text = self.flush()
+        self._kept = self._count if self._kept is None else self._kept
+        return text
+
     def flush(self) -> str:
         """The text held back, at the end of the choice: no more tokens follow."""
         if self._kept is not None:

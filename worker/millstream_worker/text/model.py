@@ -18,6 +18,7 @@ from millstream.errors import InvalidRequest
 from millstream.wire.messages.job_messages import Request
 from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
 from millstream_worker.engine.grammars.calls.call_form import HERMES, CallForm
+from millstream_worker.text.channels import CHANNEL_NAMES, Channels, ChannelTokens
 from millstream_worker.text.chat_template import ChatTemplate
 from millstream_worker.text.detokenizer import Detokenizer
 from millstream_worker.text.reasoning import THINK_BEGIN, THINK_END, ThinkTokens, Thought, ThoughtStart
@@ -50,8 +51,7 @@ class TextModel:
         self._counting = TokenCounter(backend)
         self.vocab_size = vocab_size or self._token_bytes.vocab_size
         self._named_bytes = self._token_bytes.with_special()
-        begin, end = map(self._single, (THINK_BEGIN, THINK_END))
-        self.think = None if begin is None or end is None else ThinkTokens(begin, end)
+        self.think = self._thought_tokens()
         self.turn_ends: tuple[int, ...] = ()  # tokens that end a chat's answer, beside the model's own
 
     @classmethod
@@ -78,10 +78,18 @@ class TextModel:
         return model
 
     @cached_property
+    def own_call_form(self) -> CallForm | str:
+        """The form in which the model calls tools; a text names one that is not built."""
+        known = self.template.known.call_form
+        in_channels = isinstance(known, CallForm) and bool(known.answer)
+        if in_channels and not isinstance(self.think, ChannelTokens):
+            return f"harmony, and the tokenizer lacks one of {', '.join(CHANNEL_NAMES)}"
+        return known
+
+    @cached_property
     def call_form(self) -> CallForm:
         """The form in which answers call tools: Hermes', too, where the model's own is not built."""
-        known = self.template.known.call_form
-        return HERMES if isinstance(known, str) else known
+        return HERMES if isinstance(self.own_call_form, str) else self.own_call_form
 
     @cached_property
     def call_tokens(self) -> dict[str, int]:
@@ -159,11 +167,22 @@ class TextModel:
         """How an answer to a rendered prompt begins; NONE where the model has no tokens for thoughts."""
         return ThoughtStart.NONE if self.think is None else self.think.start(prompt, self._token_bytes)
 
-    def thought(self, start: ThoughtStart, *, special: bool = False) -> Thought | None:
-        """For one choice. `special`: special tokens are text."""
+    def thought(
+        self, start: ThoughtStart, *, special: bool = False, calls: bool = False
+    ) -> Thought | Channels | None:
+        """For one choice. `special`: special tokens are text; `calls`: it may call tools."""
         if self.think is None or start is ThoughtStart.NONE:
             return None
+        if isinstance(self.think, ChannelTokens):
+            return Channels(self.think, start, self._token_bytes, called=calls)
         return Thought(self.think, start, self._named_bytes if special else self._token_bytes)
+
+    def _thought_tokens(self) -> ThinkTokens | ChannelTokens | None:
+        for names, kind in ((CHANNEL_NAMES, ChannelTokens), ((THINK_BEGIN, THINK_END), ThinkTokens)):
+            ids = [index for name in names if (index := self._single(name)) is not None]
+            if len(ids) == len(names):
+                return kind(*ids)
+        return None
 
     def _single(self, name: str) -> int | None:
         """The id of the added token of this name, if the model can write it."""

@@ -6,6 +6,7 @@ import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from millstream_worker.text.token_bytes import TokenBytes
 
@@ -22,10 +23,22 @@ class ThoughtStart(Enum):
     NONE = "none"  # it is over
 
 
+class TakenThought(NamedTuple):
+    """The part of an output's tokens that is a thought."""
+
+    text: str
+    taken: int  # tokens that are none of the answer's: of these, and of earlier ones that were held
+    answer: Sequence[int]  # tokens
+
+
 @dataclass(frozen=True, slots=True)
 class ThinkTokens:
     begin: int
     end: int
+
+    @property
+    def header(self) -> None:
+        """Its messages have none: see `ChannelTokens`."""
 
     def begin_behind(self, start: ThoughtStart) -> int | None:
         """Returns the token that may begin a thought; None where the prompt has begun it."""
@@ -66,22 +79,23 @@ class Thought:
     its text, and leaves the answer's.
     """
 
+    ends_answer = answer_is_over = False  # as of `Channels`
+
     def __init__(self, tokens: ThinkTokens, start: ThoughtStart, token_bytes: TokenBytes) -> None:
         self._tokens = tokens
         self._token_bytes = token_bytes
         self._place = _PLACES[start]
         self._utf8 = _utf8_decoder(errors="replace")
 
-    def feed(self, ids: Sequence[int]) -> tuple[str, int]:
-        """Returns the text of the thought in these tokens, and how many of them it takes."""
+    def feed(self, ids: Sequence[int]) -> TakenThought:
         pieces: list[bytes] = []
         for place, token in enumerate(ids):
             if self._place is _Place.ANSWER or not self._takes(token):
                 self._place = _Place.ANSWER
-                return self._text(pieces, final=True), place
+                return TakenThought(self._text(pieces, final=True), place, ids[place:])
             if self._place is _Place.INSIDE:
                 pieces.append(self._token_bytes.of(token))
-        return self._text(pieces, final=self._place is _Place.ENDED), len(ids)
+        return TakenThought(self._text(pieces, final=self._place is _Place.ENDED), len(ids), ())
 
     def flush(self) -> str:
         """Returns the text held back, at the end of the output."""

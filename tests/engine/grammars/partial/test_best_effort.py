@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.engine import byte_grammars
 
+from millstream_worker.engine.grammars.calls.call_form import HARMONY
 from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
 from millstream_worker.engine.grammars.grammar_trial import GrammarTrial
 from millstream_worker.engine.grammars.matcher import Matcher
@@ -137,3 +138,18 @@ def test_the_validating_library_loads_outside_of_the_bound() -> None:
     answer = GrammarTrial()._asked(json.dumps(['{"type": "object"}', "{}"]))
     assert answer is not None
     assert float(answer.split(" ")[0]) < 0.3  # CPU seconds; loading takes up to two
+
+
+def test_calls_in_channels_are_checked_behind_their_thoughts(trial: GrammarTrial) -> None:
+    named = [("f0", json.dumps(of(a={"type": "integer", "maximum": 9}, b=TEXT)), False)]
+    spec = byte_grammars.in_channels(byte_grammars.tools_spec(named, form=HARMONY))
+    matcher = byte_grammars.compiled(spec, trial.check)
+    for text, found in (("xx1", ""), ("xxx", "the arguments of f0 do not fit its parameters: $.b: 'xxx'")):
+        own = matcher.copy()
+        said = '#analysis|hm!^assistant#commentary to=functions.f0 %json|{"a": 9, "b": "' + text + '"}'
+        assert own.consume(list(said.encode()))
+        assert own.complete
+        assert own.partial is not None
+        problem = own.partial.problem(own.output, trial.problem)
+        assert problem.startswith(found)
+        assert bool(problem) == bool(found)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millstream_worker.engine.grammars.calls.call_form import HERMES, CallForm
-from millstream_worker.engine.grammars.calls.call_frames import CallFrame, without
+from millstream_worker.engine.grammars.calls.call_frames import ANY_TEXT, CallFrame, without
 from millstream_worker.engine.grammars.calls.parameters import Parameter
 from millstream_worker.engine.protocol.request import GrammarSpec
 
@@ -19,13 +19,30 @@ def with_thought(grammar: str, spec: GrammarSpec) -> str:
     if spec.thought_end is None:
         return grammar
     first, *others = parts_of(grammar)
+    lines = _behind_think(spec) if spec.channels is None else _behind_channels(spec, spec.channels)
+    return joined([_lark(lines), first | {"name": "behind_thought"}, *others])
+
+
+def _behind_think(spec: GrammarSpec) -> list[str]:
     begin = "" if spec.thought_begin is None else f"<[{spec.thought_begin}]> "
-    lines = [
+    return [
         f"start: thought{'?' if begin else ''} @behind_thought",
         f"thought: {begin}INSIDE <[{spec.thought_end}]> /\\n{{0,2}}/",
         f"INSIDE: {without('</think>')}",
     ]
-    return joined([_lark(lines), first | {"name": "behind_thought"}, *others])
+
+
+def _behind_channels(spec: GrammarSpec, header: tuple[int, int, int]) -> list[str]:
+    """Any number of thoughts, and the head of the answer; calls, and texts beside them, have their own."""
+    begin, channel, message = (f"<[{token}]>" for token in header)
+    begun = "" if spec.thought_begin is not None else "rest "
+    head = "" if spec.type == "tools" else f'{channel} "final" {message} '
+    return [
+        f"start: {begun}thought* {head}@behind_thought",
+        f'thought: {channel} ("analysis" | "commentary") {message} rest',
+        f'rest: INSIDE <[{spec.thought_end}]> {begin} "assistant"',
+        f"INSIDE: {ANY_TEXT}",
+    ]
 
 
 def tools_grammar(

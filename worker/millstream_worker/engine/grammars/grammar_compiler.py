@@ -72,6 +72,8 @@ class GrammarCompiler:
             return matcher
         if spec.whitespace_pattern is None and not spec.compact:
             spec = replace(spec, whitespace_pattern=EARLIER_WHITESPACE)
+            if spec.channels is not None:  # earlier workers knew none
+                spec = replace(spec, channels=None, thought_begin=None, thought_end=None)
             return self._matcher(request, spec, self.compile(spec), choice)
         raise InvalidGrammar(
             f"choice {choice} does not fit after {len(earlier)} tokens of an earlier attempt, which "

@@ -36,6 +36,9 @@ class GrammarSpec:
     # the tokens around a thought before it; only an end: the prompt has begun it; none: there is no thought
     thought_begin: int | None = None
     thought_end: int | None = None
+    channels: tuple[int, int, int] | None = (
+        None  # harmony's <|start|>, <|channel|>, <|message|>: thoughts are messages
+    )
     ends: tuple[int, ...] = ()  # tokens that may end a whole answer, beside the model's own
     answer: GrammarSpec | None = None  # of tools: the form of an answer without calls, where it has one
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from millstream_worker.engine.grammars.calls.call_form import CallForm, shared_start
+from millstream_worker.engine.grammars.calls.call_form import HARMONY, CallForm, shared_start
 
 PROBE_ID = "call00001"  # of nine letters and digits: some templates take no other
 CALLED = "probe_call"
@@ -28,7 +29,6 @@ _FEWEST = 4  # characters by which an answer that is a call is told from text
 # What stands in a call whose form is not built, and the form's name.
 _OTHERS = {
     "<|tool_call>call:": "Gemma 4's",
-    "functions.probe_call": "harmony, as gpt-oss",
     "<|tool_call_argument_begin|>": "Kimi's",
     "probe_call(": "calls in Python, as LFM2",
 }
@@ -55,6 +55,9 @@ def form_of(show: Show, calling: MakeTurn, answer: Turn, arguments: object) -> C
             return name
     written = _ID.sub("", one)
     found = _WRITTEN.fullmatch(written) or _BY_PARAMETER.fullmatch(written) if said else None
+    if found is not None and found["begin"].endswith("to=functions."):
+        separators = {name: found[name] for name in ("key_separator", "item_separator")}
+        return replace(HARMONY, **separators)
     if found is not None and found["tail"].endswith(behind):
         texts = found.groupdict()
         end = texts.pop("tail").removesuffix(behind)

@@ -17,7 +17,8 @@ _TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s\"{}]+\]")
 class CallForm:
     """Calls are written as `begin NAME middle ARGUMENTS (joint NAME middle ARGUMENTS)* end`. No joint: an
     answer has one call at most. Arguments are a JSON object; with a `key` they are `(key NAME value VALUE
-    after)*`, texts as they are and other values as JSON.
+    after)*`, texts as they are and other values as JSON. `answer`: what begins an answer without calls, where
+    that takes their place; else text may come before them.
     """
 
     begin: str
@@ -29,6 +30,7 @@ class CallForm:
     key: str = ""
     value: str = ""
     after: str = ""
+    answer: str = ""
 
     @property
     def tag(self) -> str:
@@ -45,7 +47,7 @@ class CallForm:
 
     @property
     def literals(self) -> tuple[str, ...]:
-        return self.begin, self.middle, self.joint, self.end, self.key, self.value, self.after
+        return self.begin, self.middle, self.joint, self.end, self.key, self.value, self.after, self.answer
 
     def head_of(self, name: str) -> tuple[str, ...]:
         """Returns the texts with which a call of this function begins, behind `begin`: enough of each to tell
@@ -90,3 +92,9 @@ HERMES = CallForm(
     joint='}\n</tool_call>\n<tool_call>\n{"name": "',
     end="}\n</tool_call>",
 )  # and Qwen's
+HARMONY = CallForm(
+    begin="<|channel|>commentary to=functions.",
+    middle=" <|constrain|>json<|message|>",
+    end="",
+    answer="<|channel|>final<|message|>",
+)  # gpt-oss'; in a history templates write it otherwise

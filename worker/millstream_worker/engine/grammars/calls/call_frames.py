@@ -31,10 +31,13 @@ class CallFrame:
         if has_format and not self.form.tag:  # the call is a rule with its arguments: see `call_schema`
             called = " | ".join(f"@arguments_{place}" for place in range(len(self.names)))
             return [f"start: @answer | {called}"]
+        head = self._literal(self.form.answer)
         if has_format:
-            return ["start: calls | @answer", *self._calls()]
+            return [f"start: calls | {head} @answer", *self._calls()]
         if not may_be_text:
             return ["start: calls", *self._calls()]
+        if head:
+            return [f"start: calls | {head} TEXT", f"TEXT: {_not_behind(self.form.begin)}", *self._calls()]
         tag, calls = self.form.tag, self._calls()
         if not tag:
             return ["start: calls | TEXT", f"TEXT: {_not_behind(self.form.begin)}", *calls]

@@ -45,7 +45,7 @@ class _CallStage(Enum):
 
 class CallReader:
     """`functions`: parameters by name, as JSON text; `at_start`: the answer begins with a call or has none,
-    as one with a format. `calls` grows as the text comes.
+    as one with a format, or of a form that has a head for texts. `calls` grows as the text comes.
     """
 
     def __init__(self, form: CallForm, functions: Mapping[str, str], *, at_start: bool = False) -> None:
@@ -54,7 +54,7 @@ class CallReader:
         self._functions = functions
         self._heads = {head: name for name in functions for head in form.head_of(name)}
         self._tag = form.tag
-        self._at_start = at_start or not form.tag
+        self._at_start = at_start or bool(form.answer) or not form.tag
         self._opening = form.begin
         self._stage = _CallStage.TEXT
         self._may_begin = True  # False: the answer is text that has begun otherwise

@@ -22,6 +22,7 @@ class PartialCalls:
         self._slow: dict[str, str] = {}  # why, by name
         self._tokenizer = tokenizer
         self._thought_end = spec.thought_end
+        self._channel = None if spec.channels is None else spec.channels[1]
         form = json.loads(spec.text)
         self._form, self._at_start = CallForm.of_plain(form["form"]), spec.answer is not None
         self._functions = {name: parameters for name, parameters, _ in form["functions"]}
@@ -31,12 +32,18 @@ class PartialCalls:
         """Returns why a call in the output does not fit; empty if all do. `check` returns why the arguments
         do not fit their schema, both as JSON text.
         """
-        if self._thought_end in output:
-            output = output[output.index(self._thought_end) + 1 :]
-        for call in calls_in(self._text(output), self._form, self._functions, at_start=self._at_start):
+        for call in calls_in(
+            self._text(self._answer(output)), self._form, self._functions, at_start=self._at_start
+        ):
             if call.name in self._schemas and (problem := self._problem(call.name, call.arguments, check)):
                 return f"the arguments of {call.name} do not fit its parameters: {problem}"
         return ""
+
+    def _answer(self, output: Sequence[int]) -> Sequence[int]:
+        """The tokens behind the thought; with channels, the last message with its header."""
+        if self._channel in output:
+            return output[-1 - output[::-1].index(self._channel) :]
+        return output[output.index(self._thought_end) + 1 :] if self._thought_end in output else output
 
     def _problem(self, name: str, arguments: str, check: Callable[[str, str], str]) -> str:
         """A schema that has taken too long is not tried again: others wait for that."""
