@@ -13,6 +13,7 @@ from support.workers.word_engine import DAMAGE
 
 from chaos import marks
 from chaos.arena import LEASE_S, RENEW_S, Arena
+from chaos.calls import told_of
 from chaos.ledger import Accepted, Ended, Entry
 from chaos.watcher import Sight, Turn
 from millstream import Result, State
@@ -137,7 +138,8 @@ def _end_faults(
     texts = marks.log_texts(log, len(entry.order.texts))
     whole = log and log[-1].kind == "e"
     for choice in result.choices:
-        if fault := marks.text_fault(texts[choice.index], choice.text, whole=bool(whole)):
+        told = told_of(choice.text, choice.tool_calls)
+        if fault := marks.text_fault(texts[choice.index], told, whole=bool(whole)):
             yield "log", f"its text is not the result's, {fault}"
 
 

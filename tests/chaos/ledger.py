@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from chaos.calls import told_of
 from millstream import (
     Conflict,
     Durability,
@@ -31,8 +32,8 @@ class Accepted(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One job: the arguments of its submit, and what each choice must have: its text, and whether it is whole
-    (None without a grammar)."""
+    """One job: the arguments of its submit, and what each choice must have: its text with its calls, as
+    `calls` tells them, and whether it is whole (None without a grammar)."""
 
     own_id: str
     fields: Mapping[str, Any]
@@ -56,7 +57,7 @@ class Ended:
     @classmethod
     def of(cls, result: Result) -> Ended:
         code = result.error.code if result.error else ""
-        texts = tuple(choice.text for choice in result.choices)
+        texts = tuple(told_of(choice.text, choice.tool_calls) for choice in result.choices)
         tokens = sum(len(choice.token_ids) for choice in result.choices)
         complete = tuple(choice.complete for choice in result.choices)
         return cls(result.state, texts, code, tokens, result.usage.output_tokens, complete, result.cached)

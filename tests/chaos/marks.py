@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from chaos.calls import told_of
 from chaos.ledger import Ended, Entry, Reading
 from millstream import State
-from millstream.wire.messages.choices import Delta
+from millstream.wire.messages.choices import Delta, calls_of
 from millstream.wire.messages.codec import decode
 from millstream.wire.messages.record import DELTA, END, MARKER
 from millstream.wire.messages.script_replies import LogEntry
@@ -76,7 +77,8 @@ def reading_fault(reading: Reading, entry: Entry, state: State | None) -> str:
     if reading.rewinds and not (entry.shaken or entry.excused or entry.anew):
         return f"was told {reading.rewinds} times to rewind, and nothing was lost"
     count = len(entry.order.texts)
-    texts = [reading.transcript.text(choice) for choice in range(count)]
+    seen = reading.transcript
+    texts = [told_of(seen.text(choice), seen.tool_calls(choice)) for choice in range(count)]
     return texts_fault(texts, entry, reading.state or State.CANCELLED)
 
 
@@ -102,12 +104,13 @@ def log_fault(log: Sequence[LogEntry], *, ended: bool, lossy: bool) -> str:
 
 
 def log_texts(log: Iterable[LogEntry], choices: int) -> list[str]:
-    """What the log says, rewinds applied."""
+    """What the log says, rewinds applied; calls by their pieces, and not as an end tells them."""
     deltas: list[Delta] = []
     for entry in log:
         if entry.kind == MARKER:
             del deltas[entry.seq :]
         elif entry.kind == DELTA:
             deltas.append(decode(Delta, entry.body))
-    parts = [part for delta in deltas for part in delta.choices]
-    return ["".join(part.text for part in parts if part.index == choice) for choice in range(choices)]
+    parts = [part.model_copy(update={"finish_reason": None}) for delta in deltas for part in delta.choices]
+    own = [[part for part in parts if part.index == choice] for choice in range(choices)]
+    return [told_of("".join(part.text for part in mine), calls_of(mine)) for mine in own]

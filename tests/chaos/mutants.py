@@ -173,6 +173,12 @@ _ALL = (
         engines=True,
     ),
     _mutant(
+        "calls told twice",
+        "the count of what earlier attempts have told of a call's arguments",
+        (f"{WORKER}jobs.call_output:CallOutput.resume",
+         "self._given[piece.index] += len(piece.arguments)", "pass"),
+    ),
+    _mutant(
         "drafts unverified",
         "the comparison of draft tokens with what the model samples",
         (f"{BRAIN}speculation.verification:_counted",

@@ -9,16 +9,18 @@ from typing import Any
 from support.workers.word_answers import Answer, Grammars, counted
 from support.workers.words import STRIDES
 
-from chaos import formats
+from chaos import calls, formats
 from chaos.ledger import Order
 from millstream import Lane
 from millstream.wire.messages.response_format import ResponseFormat
+from millstream_worker.engine.protocol.request import GrammarSpec
 
 # Words between are for poison: no text of an ordinary job passes them.
 RANGES = ((0, 560), (700, 960))
 LONGEST = 32  # tokens, without a grammar
 TENANTS = ("", "red", "green", "blue")
 FORMATTED = 0.3  # the share of jobs with a grammar
+CALLING = 0.3  # of those that call tools
 REPEATED = 0.5  # of those whose prompts have parts of their answer
 POPULAR = 0.15  # of those that others repeat
 EQUAL = 0.2  # of those that equal others
@@ -33,14 +35,18 @@ def draw(source: random.Random, own_id: str) -> Order:
     popular = shape.random() < POPULAR
     first = low + 100 if popular else shape.randrange(low, high - STRIDES * LONGEST)
     length = LONGEST if popular else shape.choice((1, shape.randrange(2, 10), shape.randrange(10, LONGEST)))
-    asked = formats.draw(shape, first) if shape.random() < FORMATTED else None
+    asked, called = _form(shape, first)
+    spec = None
     if asked is not None:
         length = shape.choice((length, 2 * LONGEST))
+        spec = GrammarSpec(asked.type, asked.text, asked.compact, asked.whitespace_pattern)
+    if called:
+        length, spec = shape.choice(calls.LENGTHS), calls.grammar(called)
     choices = shape.choice((1, 1, 1, 1, 2, 4))
     sampling = {"temperature": float(choices > 1 or shape.random() < 0.5), "seed": shape.randrange(3)}
-    answers = [_answer(asked, first, length, choice=choice, **sampling) for choice in range(choices)]
+    answers = [_answer(spec, first, length, choice=choice, **sampling) for choice in range(choices)]
     fields: dict[str, Any] = {
-        "prompt": _prompt(shape, first, answers),
+        **(called or {"prompt": _prompt(shape, first, answers)}),
         "max_tokens": length,
         "n": choices,
         **sampling,
@@ -52,19 +58,26 @@ def draw(source: random.Random, own_id: str) -> Order:
     if asked is not None:
         fields["response_format"] = asked
     stop = None
-    if asked is None and shape.random() < 0.15 and first > 100 and length > 2:
+    if spec is None and shape.random() < 0.15 and first > 100 and length > 2:
         # Three digits: no word is the start of another.
         stop = fields["stop"] = answers[0].text.split()[shape.randrange(1, length)]
     codes = frozenset(answer.code for answer in answers) - {""}
-    texts = tuple(_until(stop, answer.text) for answer in answers)
+    texts = tuple(calls.told(one.text) if called else _until(stop, one.text) for one in answers)
     return Order(own_id, fields, texts, tuple(answer.complete for answer in answers), codes)
 
 
-def _answer(asked: ResponseFormat | None, first: int, length: int, **drawn: Any) -> Answer:
+def _form(shape: random.Random, first: int) -> tuple[ResponseFormat | None, dict[str, Any]]:
+    """What the answer must fit: a format, or tools with a message that ends with its first word."""
+    if shape.random() >= FORMATTED:
+        return None, {}
+    if shape.random() >= CALLING:
+        return formats.draw(shape, first), {}
+    return None, {"messages": [{"role": "user", "content": f" w{first}"}], **calls.draw(shape)}
+
+
+def _answer(spec: GrammarSpec | None, first: int, length: int, **drawn: Any) -> Answer:
     return (
-        counted(first, length, **drawn)
-        if asked is None
-        else _grammars().answer(asked, first, length, **drawn)
+        counted(first, length, **drawn) if spec is None else _grammars().answer(spec, first, length, **drawn)
     )
 
 

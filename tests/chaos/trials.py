@@ -12,7 +12,7 @@ from typing import Any
 
 from chaos import campaign
 from chaos.campaign import Outcome, Quota
-from chaos.faults import aimed, gateway, models, poison, server
+from chaos.faults import aimed, gateway, models, poison, process, server
 from chaos.mutants import MUTANTS, Mutant
 from chaos.scenarios import POISONED, Scenario
 
@@ -67,6 +67,8 @@ ORPHANED = Scenario(
 KILLED = Scenario("killed", ({gateway.kill_gateway: 1},), **DOOR)
 RESUMED = Scenario("resumed", ({aimed.kill_engine_in_grammars: 1},), crew=1, rate=60.0, engine=DENSE)
 
+TAKEN_OVER = Scenario("taken over", ({process.kill_worker: 1},), crew=2, rate=40.0, engine=DENSE)
+
 
 def _trial(
     name: str, scenario: Scenario, jobs: int, faults: int, *shows: str, settle_s: float = SETTLE_S
@@ -95,6 +97,7 @@ TRIALS = (
     _trial("no idempotency", UNSURE, 40, 3, "changed"),
     # Without its grammar a job goes on to its length: 64 tokens of 60 ms.
     _trial("no grammar after a resume", RESUMED, 100, 1, "result", settle_s=10.0),
+    _trial("calls told twice", TAKEN_OVER, 150, 5, "log"),
     _trial("drafts unverified", ALONE, 40, 0, "result", "engine"),
     _trial("no grammar in drafts", ALONE, 100, 0, "result"),
     _trial("refused in silence", ALONE, 200, 0, "unended"),

@@ -4,26 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from millstream.wire.messages.response_format import ResponseFormat
 from millstream_worker.engine.brain.batch.noise import row_key, uniform
 from millstream_worker.engine.grammars.grammar_compiler import GrammarCompiler
 from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
 from millstream_worker.engine.grammars.grammar_trial import GrammarTrial
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
+from millstream_worker.text.model import TextModel
 from support.workers.words import END, VOCAB, next_token, tokenizer, tokens_of, vocabulary
+
+TEMPLATE = (  # what is said, behind the names of tools, with calls in Hermes' form
+    "{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}"
+    "{% for m in messages %}{{ m.content or '' }}{% for call in m.tool_calls or [] %}"
+    "{{ '' if loop.first else '\n' }}<tool_call>\n"
+    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}\n</tool_call>'
+    "{% endfor %}{% endfor %}"
+)
 
 
 def write_words(folder: Path) -> Path:
     """The tokenizer, for workers."""
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer())
-    fast.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    fast.save_pretrained(str(folder))
+    _fast().save_pretrained(str(folder))
     return folder
+
+
+@cache
+def text_model() -> TextModel:
+    """As a worker has it."""
+    return TextModel(_fast(), VOCAB)
+
+
+def _fast() -> PreTrainedTokenizerFast:
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer())
+    fast.chat_template = TEMPLATE
+    return fast
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +74,8 @@ class Grammars:
         self._compiler = GrammarCompiler(vocabulary, GrammarTrial().check)
 
     def answer(
-        self, asked: ResponseFormat, last: int, count: int, *, temperature: float, seed: int, choice: int
+        self, spec: GrammarSpec, last: int, count: int, *, temperature: float, seed: int, choice: int
     ) -> Answer:
-        spec = GrammarSpec(asked.type, asked.text, asked.compact, asked.whitespace_pattern)
         try:
             matcher = self._compiler.matchers(EngineRequest(1, (last,), count, grammar=spec))[0]
         except InvalidGrammar:
