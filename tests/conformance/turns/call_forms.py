@@ -46,7 +46,7 @@ def hermes_calls(text: str) -> RawCalls:
         if end:
             read = json.loads(called)
             whole.append((read["name"], json.dumps(read["arguments"])))
-        elif cut := re.fullmatch(r'\{"name": "([^"]+)", "arguments": (\{.*)', called, re.DOTALL):
+        elif cut := re.fullmatch(r'\{"name": "([^"]+)", "arguments": ((?:\{.*)?)', called, re.DOTALL):
             begun = (cut[1], cut[2])
     return RawCalls(whole, begun)
 

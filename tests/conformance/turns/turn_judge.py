@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from conformance.turns.call_forms import CallForm, plain
+from conformance.turns.call_forms import CallForm, RawCalls, plain
 from conformance.watch.answers import BrokenRule, ReadChoice, choices_of
 from conformance.watch.exchanges import Exchange
 from conformance.watch.rules import faults
@@ -34,18 +34,21 @@ class TurnJudge:
         if ours and theirs:
             raws = [self._raw(choice) for choice in json.loads(whole.told)["choices"]]
             for raw, one, other in zip(raws, ours, theirs, strict=True):
-                found += self._of_choice(raw, one, other)
+                found += self._of_choice(raw, one, other, whole.asked)
         asked = {name: value for name, value in whole.asked.items() if name != "messages"}
         self.faults += [f"{fault} | asked: {json.dumps(asked)[:700]}" for fault in found]
         return ours[0] if ours and theirs else None
 
-    def _of_choice(self, raw: str, one: ReadChoice, other: ReadChoice) -> Iterator[str]:
+    def _of_choice(
+        self, raw: str, one: ReadChoice, other: ReadChoice, asked: dict[str, Any]
+    ) -> Iterator[str]:
         self.counts["choices"] += 1
         self.counts["choices that were cut"] += one.is_cut
         self.counts["choices with calls"] += bool(one.calls)
         self.counts["calls"] += len(one.calls)
         self.counts["complete choices with calls"] += bool(one.calls and one.complete)
-        drawn = self.form.read(raw)
+        is_json = bool(asked.get("response_format")) and not raw.startswith(self.form.marks or "{")
+        drawn = RawCalls([]) if is_json else self.form.read(raw)  # JSON may mention what begins a call
         self.counts["whole calls among the tokens"] += len(drawn.whole)
         self.counts["calls that were cut"] += drawn.begun is not None
         told = [(call.name, call.arguments) for call in one.calls]

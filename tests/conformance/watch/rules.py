@@ -29,7 +29,8 @@ def faults(exchange: Exchange, marks: Sequence[str]) -> Iterator[str]:
 
 
 def _of_choice(choice: ReadChoice, asked: Mapping[str, Any], marks: Sequence[str]) -> Iterator[str]:
-    if asked.get("tools") and asked.get("tool_choice") != "none":  # else they are text as any other
+    is_json = not choice.calls and bool(asked.get("response_format"))
+    if asked.get("tools") and asked.get("tool_choice") != "none" and not is_json:  # else as any other text
         found = [mark for mark in marks if mark in choice.content]
         yield from (f"{mark} in the content: {choice.content[-300:]!r}" for mark in found)
     yield from choice.unlike

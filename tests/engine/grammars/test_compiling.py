@@ -79,6 +79,13 @@ def test_a_thought_may_come_before_calls_or_a_format() -> None:
     assert not compiled(spec).consume(list(b"hm!no"))
 
 
+def test_text_before_calls_spells_none_of_their_tags() -> None:
+    spec = tools_spec([("get", "", False)], free=True, tokens=(ord("^"), ord("~")))
+    assert compiled(spec).consume(list(b"a < b > c"))
+    for tag in (b"<tool_call>", b"</tool_call>"):
+        assert not compiled(spec).consume(list(b"a " + tag))
+
+
 THOUGHTS = ("", "#analysis|hm!^assistant", "#analysis|a final word!^assistant#commentary|b!^assistant")
 
 

@@ -104,6 +104,18 @@ def test_a_cut_call_has_a_part_of_its_arguments(name: str) -> None:
         assert [call.arguments for call in reader.calls] in ([], [given[: cut - text.index(given)]], [given])
 
 
+@pytest.mark.parametrize("name", [name for name, form in FORMS.items() if form.tag])
+@pytest.mark.parametrize("at_start", [False, True])
+def test_a_call_cut_in_a_character_is_no_content(name: str, at_start: bool) -> None:
+    """Tags have characters of several bytes, each of which may be a token."""
+    form = FORMS[name]
+    called = written(form, [("get", '{"a": "x"}'), ("a.b:c/d-e", "{}")][: 2 if form.joint else 1]).encode()
+    for cut in range(len(form.tag[:2].encode()), len(called)):
+        reader = CallReader(form, FUNCTIONS, at_start=at_start)
+        content = reader.feed(called[:cut].decode(errors="replace")) + reader.finish(is_cut=True)
+        assert content == "", called[:cut]
+
+
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("text", ["only text ", "a < b", "[x]", '{"name": 1}', '{"name": "odd", "x": 2}', ""])
 def test_an_answer_without_calls_is_its_text(name: str, text: str) -> None:

@@ -81,6 +81,10 @@ class CallForm:
         return shared | whole | {"additionalProperties": False}
 
 
+def is_tag(text: str) -> bool:
+    return _TAG.fullmatch(text) is not None
+
+
 def shared_start(one: str, other: str) -> int:
     """Returns how many first characters of the texts are the same."""
     return len(os.path.commonprefix([one, other]))  # noqa: RUF071 - of characters, as meant

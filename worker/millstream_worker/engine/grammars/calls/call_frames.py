@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from millstream_worker.engine.grammars.calls.call_form import CallForm
+from millstream_worker.engine.grammars.calls.call_form import CallForm, is_tag
 from millstream_worker.engine.grammars.calls.parameters import Parameter
 
 ANY_TEXT = "/(?s:.*)/"
@@ -41,7 +41,7 @@ class CallFrame:
         tag, calls = self.form.tag, self._calls()
         if not tag:
             return ["start: calls | TEXT", f"TEXT: {_not_behind(self.form.begin)}", *calls]
-        text = f"TEXT: {without(tag)}"
+        text = f"TEXT: {without(tag, *(other for other in self.tokens if is_tag(other) and other != tag))}"
         if tag in self.tokens:
             head, start, lines = "TEXT", "start: TEXT calls?", [text]
         else:  # the text up to the tag, and it
@@ -112,9 +112,9 @@ class CallFrame:
         )
 
 
-def without(word: str) -> str:
-    """A rule for any text without this word: the word is a token, and must not be spelled by other tokens."""
-    return f"{ANY_TEXT} & ~/(?s:.*){_escaped(word)}(?s:.*)/"
+def without(*words: str) -> str:
+    """A rule for any text without these words: they are tokens, and must not be spelled by other tokens."""
+    return ANY_TEXT + "".join(f" & ~/(?s:.*){_escaped(word)}(?s:.*)/" for word in words)
 
 
 def _not_behind(start: str) -> str:

@@ -118,7 +118,7 @@ class CallReader:
             if self._held.startswith(begin):
                 self._stage = _CallStage.OPENING
                 return ""
-            if begin.startswith(self._held):
+            if begin.startswith(_whole(self._held)):
                 return None
             self._may_begin = False
         elif self._may_begin and self._tag in self._held:
@@ -150,7 +150,9 @@ class CallReader:
             self._end = JsonEnd()
             self._parameters = parameter_reader(self._form, self._functions[name]) if self._form.key else None
             return ""
-        if self._opening.startswith(self._held) or any(head.startswith(rest) for head in self._heads):
+        if self._opening.startswith(_whole(self._held)):
+            return None
+        if any(head.startswith(_whole(rest)) for head in self._heads):
             return None
         if self.calls:
             self._held, self._stage = self._held[1:], _CallStage.OVER
@@ -197,8 +199,15 @@ class CallReader:
 
     def _begun_tag(self, text: str) -> int:
         """Returns how many of the last characters may be the beginning of the tag."""
-        longest = min(len(text), len(self._tag) - 1) if self._may_begin else 0
-        return next((size for size in range(longest, 0, -1) if self._tag.startswith(text[-size:])), 0)
+        whole = _whole(text)
+        longest = min(len(whole), len(self._tag) - 1) if self._may_begin else 0
+        found = next((size for size in range(longest, 0, -1) if self._tag.startswith(whole[-size:])), 0)
+        return found and found + len(text) - len(whole)
+
+
+def _whole(text: str) -> str:
+    """The text without what a last character has become that was cut in its bytes."""
+    return text.removesuffix("\ufffd")
 
 
 def calls_in(
