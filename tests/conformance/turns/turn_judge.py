@@ -47,7 +47,7 @@ class TurnJudge:
         self.counts["choices with calls"] += bool(one.calls)
         self.counts["calls"] += len(one.calls)
         self.counts["complete choices with calls"] += bool(one.calls and one.complete)
-        is_json = bool(asked.get("response_format")) and not raw.startswith(self.form.marks or "{")
+        is_json = bool(asked.get("response_format")) and not raw.lstrip().startswith(self.form.marks or "{")
         drawn = RawCalls([]) if is_json else self.form.read(raw)  # JSON may mention what begins a call
         self.counts["whole calls among the tokens"] += len(drawn.whole)
         self.counts["calls that were cut"] += drawn.begun is not None
