@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from support.gateway import gateway
 from support.models.spelling import spelling_checkpoint
@@ -40,9 +41,11 @@ class Stand:
 
 @contextlib.contextmanager
 def tiny_model(
-    template: str = TEMPLATE, context: int = CONTEXT, more_words: Iterable[str] = ()
+    template: str = TEMPLATE, context: int = CONTEXT, more_words: Iterable[str] = (), **changes: Any
 ) -> Iterator[Stand]:
-    """A real engine with a tiny random model, whose tokens spell any text; `context`: in tokens."""
+    """A real engine with a tiny random model, whose tokens spell any text; `context`: in tokens;
+    `changes`: of the worker's settings.
+    """
     with Server("valkey") as server, tempfile.TemporaryDirectory() as folder:
         checkpoint = spelling_checkpoint(
             Path(folder),
@@ -52,7 +55,7 @@ def tiny_model(
             max_position_embeddings=context,
             head_dim=32,
         )
-        settings = REAL | {"kv_memory": "64MiB", "lease_s": 30.0, "log_level": "error"}
+        settings = REAL | {"kv_memory": "64MiB", "lease_s": 30.0, "log_level": "error"} | changes
         with worker_process(server, str(checkpoint), **settings), gateway(server.url) as door:
             until_ready(door.url)
             yield Stand(door.url, checkpoint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.workers.choice_outputs import drawn, ended
@@ -12,6 +13,7 @@ from millstream.wire.messages.codec import encode
 from millstream.wire.messages.record import merged_choices
 from millstream.wire.messages.script_replies import LogEntry
 from millstream_worker.engine.grammars.calls.call_form import HARMONY
+from millstream_worker.intake.grammar_request import has_thought_in_text
 from millstream_worker.jobs.call_output import CallOutput, ToolCallMode
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.text.model import TextModel
@@ -20,7 +22,8 @@ from millstream_worker.text.reasoning import ThoughtStart
 MODE = ToolCallMode("0-a", HARMONY, {"get": ""}, "tool_calls", free=True)
 THOUGHT = "<|channel|>analysis<|message|>I 🙂 stop.<|end|><|start|>assistant"
 CALL = '<|channel|>commentary to=functions.get <|constrain|>json<|message|>{"a": "x"}'
-FINAL = "<|channel|>final<|message|>So 🙂"
+HEAD = "<|channel|>final<|message|>"
+FINAL = f"{HEAD}So 🙂"
 
 
 def row_of(text: TextModel, *, calls: bool, stop: tuple[str, ...] = ()) -> ChoiceOutput:
@@ -74,6 +77,22 @@ def test_an_answer_is_over_at_the_end_of_its_message(
     choice = whole(log)
     assert choice == Choice.model_validate(row.choice())
     assert (choice.text, choice.finish_reason, list(choice.token_ids)) == ("So 🙂", "stop", ids)
+
+
+@pytest.mark.parametrize(
+    ("output", "logged", "expected"),
+    [
+        (f"{HEAD}fine", "f", False), (f"{HEAD}fine", "finalf", True), (FINAL, "So 🙂", False),
+        (THOUGHT, "analysisI", True), ("<|channel|>final", "fi", True), ("fine", "fi", False),
+    ],
+)  # fmt: skip
+def test_a_log_tells_if_channels_were_apart(
+    channel_speaker: tuple[TextModel, Tokenizer], output: str, logged: str, expected: bool
+) -> None:
+    """Earlier workers took the names of channels for text."""
+    text, tokenizer = channel_speaker
+    log = [ChoiceDelta(token_ids=tuple(tokenizer.encode(output).ids), text=logged)]
+    assert has_thought_in_text(log, ThoughtStart.POSSIBLE, text) is expected
 
 
 def test_stop_strings_end_the_final_message_only(channel_speaker: tuple[TextModel, Tokenizer]) -> None:

@@ -82,9 +82,10 @@ def test_a_thought_once_logged_as_text_stays_text(thinker: tuple[TextModel, Toke
              (2, "", "Hm", False), (len(ids), "Yes", "Hm 🙂", False)]  # fmt: skip
     for taken, said, thought, expected in cases:
         delta = ChoiceDelta(token_ids=ids[:taken], text=said, reasoning_content=thought)
-        assert has_thought_in_text([delta], text) is expected, delta
+        assert has_thought_in_text([delta], ThoughtStart.OPEN, text) is expected, delta
     empty = tuple(tokenizer.encode("</think>\n\nYes").ids)
-    assert not has_thought_in_text([ChoiceDelta(token_ids=empty, text="Yes")], text)
+    logged = [ChoiceDelta(token_ids=empty, text="Yes")]
+    assert not has_thought_in_text(logged, ThoughtStart.OPEN, text)
 
 
 @pytest.mark.parametrize(

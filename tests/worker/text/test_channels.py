@@ -73,6 +73,7 @@ OUTPUTS: list[tuple[ThoughtStart, str, tuple[str, str, bool]]] = [
     (POSSIBLE, "Yes <|channel|>", ("", "Yes ", False)),
     (POSSIBLE, f"<|channel|>{'x' * 400}", ("", "x" * 400, False)),
     (OPEN, f" so{NEXT}{FINAL}Yes", (" so", "Yes", False)),
+    (OPEN, f" so{NEXT}{THOUGHT}{FINAL}Yes", (" so\nHm 🙂", "Yes", False)),
 ]
 
 

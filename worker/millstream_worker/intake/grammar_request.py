@@ -47,15 +47,17 @@ def thought_start(request: Request, prompt: Sequence[int], text: TextModel) -> T
     return thought_in(request) or text.thought_start(prompt)
 
 
-def has_thought_in_text(deltas: Sequence[ChoiceDelta], text: TextModel) -> bool:
+def has_thought_in_text(deltas: Sequence[ChoiceDelta], start: ThoughtStart, text: TextModel) -> bool:
     """True if a worker of version 0.2.0 or earlier has begun this choice: its thought stands in its text,
     which goes on so.
     """
     logged = "".join(delta.text for delta in deltas)
-    if not logged or any(delta.reasoning_content for delta in deltas):
+    reader = text.thought(start)
+    if not logged or reader is None or any(delta.reasoning_content for delta in deltas):
         return False
-    plain = text.detokenizer().feed([token for delta in deltas for token in delta.token_ids])
-    return plain.startswith(logged)
+    ids = [token for delta in deltas for token in delta.token_ids]
+    answer, plain = text.detokenizer().feed(reader.feed(ids).answer), text.detokenizer().feed(ids)
+    return plain.startswith(logged) and not answer.startswith(logged)
 
 
 def tool_call_mode(

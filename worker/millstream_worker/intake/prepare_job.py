@@ -132,7 +132,7 @@ def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int, s
         row.calling = None if mode is None else CallOutput(mode, index)
         row.logprobs = [] if asked.logprobs else None
         own = [delta for delta in deltas if delta.index == index]
-        if not has_thought_in_text(own, text):
+        if not has_thought_in_text(own, start, text):
             row.thought = text.thought(start, special=special, calls=mode is not None)
             row.watched |= row.thought is not None and row.thought.ends_answer
         try:

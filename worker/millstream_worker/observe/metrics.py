@@ -27,6 +27,26 @@ _PER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5,
 _STEPS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _LONGEST_REASON = 300  # characters
 _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
+# The engine's own figures: the field of EngineStats, and the series with its text.
+_NOW = (
+    ("rows_running", "rows_running", "Rows in the batch"),
+    ("rows_waiting", "rows_waiting", "Rows held by the engine, not in the batch"),
+    ("grammars_waiting", "grammars_waiting", "Requests whose format is being compiled, or waits for that"),
+)
+_TOTALS = (
+    ("output_total", "generation_tokens", "Output tokens sampled"),
+    ("prefix_queried_total", "prefix_cache_queried_tokens", "Prompt tokens looked up in the prefix cache"),
+    ("prefix_hit_total", "prefix_cache_hit_tokens", "Prompt tokens found in the prefix cache"),
+    ("prompt_computed_total", "prompt_tokens_computed", "Prompt tokens computed by the model"),
+    ("drafted_total", "draft_tokens", "Draft tokens verified by speculative decoding"),
+    ("accepted_total", "accepted_draft_tokens", "Draft tokens that became output"),
+    ("preemptions_total", "preemptions", "Rows preempted, to be computed again"),
+    ("grammars_compiled_total", "grammars_compiled", "Formats compiled"),
+    ("grammars_reused_total", "grammars_reused", "Requests whose format was compiled before"),
+    ("grammar_s_total", "grammar_seconds", "Compiling formats, and following earlier output through them"),
+    ("masked_rows_total", "masked_rows", "Output tokens sampled under a format or limits"),
+    ("forced_total", "forced_tokens", "Output tokens that a format left no choice about, not sampled"),
+)
 
 
 class _Series:
@@ -90,21 +110,14 @@ class Metrics:
         self.e2e = make.histograms("e2e_request_latency_seconds", "Submitted to last token", _WAITS_S)
         self._ended = make.counters("requests", "Jobs ended here, by terminal state")
         self.prompt_tokens = make.counter("prompt_tokens", "Prompt tokens of admitted requests")
-        self.generation_tokens = make.counter("generation_tokens", "Output tokens sampled")
 
     def _of_engine(self, make: _Series) -> None:
-        self.rows_running = make.gauge("rows_running", "Rows in the batch")
-        self.rows_waiting = make.gauge("rows_waiting", "Rows held by the engine, not in the batch")
+        self._now = {field: make.gauge(name, text) for field, name, text in _NOW}
+        self._totals = {field: make.counter(name, text) for field, name, text in _TOTALS}
         self._kv_blocks = make.gauges("kv_blocks", "KV cache blocks by use", "state")
-        self.prefix_queried = make.counter(
-            "prefix_cache_queried_tokens", "Prompt tokens looked up in the prefix cache"
+        self.grammar_wait = make.histogram(
+            "request_grammar_wait_seconds", "Given to the engine to its response_format compiled", _WAITS_S
         )
-        self.prefix_hit = make.counter("prefix_cache_hit_tokens", "Prompt tokens found in the prefix cache")
-        self.prompt_computed = make.counter("prompt_tokens_computed", "Prompt tokens computed by the model")
-        self.draft_tokens = make.counter("draft_tokens", "Draft tokens verified by speculative decoding")
-        self.accepted_tokens = make.counter("accepted_draft_tokens", "Draft tokens that became output")
-        self.preemptions = make.counter("preemptions", "Rows preempted, to be computed again")
-        self._of_grammars(make)
         self.step_time = make.histogram("step_seconds", "Launch to settled, per step", _STEPS_S)
         self.step_tokens = make.histogram("step_tokens", "New tokens computed, per step", _TOKENS)
         self.engine_restarts = make.counter("engine_restarts", "Engines that died and were started again")
@@ -123,23 +136,6 @@ class Metrics:
             "engine_weight_bytes", "Weights of the running engine, with their scales, in memory"
         )
         self._parameters = make.gauge("engine_parameters", "Number of weights of the running engine")
-
-    def _of_grammars(self, make: _Series) -> None:
-        self.grammar_wait = make.histogram(
-            "request_grammar_wait_seconds", "Given to the engine to its response_format compiled", _WAITS_S
-        )
-        self.grammars_waiting = make.gauge(
-            "grammars_waiting", "Requests whose response_format is being compiled, or waits for that"
-        )
-        self.grammars_compiled = make.counter("grammars_compiled", "Formats compiled")
-        self.grammars_reused = make.counter("grammars_reused", "Requests whose format was compiled before")
-        self.grammar_seconds = make.counter(
-            "grammar_seconds", "Compiling formats, and following earlier output through them"
-        )
-        self.masked_rows = make.counter("masked_rows", "Output tokens sampled under a format or limits")
-        self.forced_tokens = make.counter(
-            "forced_tokens", "Output tokens that a format left no choice about, not sampled"
-        )
 
     def _of_jobs(self, make: _Series) -> None:
         self.cache_hits = make.counter("result_cache_hits", "Jobs ended with a kept result")
@@ -190,39 +186,23 @@ class Metrics:
 
     def engine_gone(self) -> None:
         """There is no engine, and no cache, until the next one is ready."""
-        for gauge in (self.rows_running, self.rows_waiting, self.grammars_waiting):
+        for gauge in (*self._now.values(), self._weight_bytes, self._parameters):
             gauge.set(0)
         self._set_blocks(used=0, cached=0, free=0)
         self._info.clear()
         self._fallbacks.clear()
-        for gauge in (self._weight_bytes, self._parameters):
-            gauge.set(0)
 
     def observe_step(self, stats: EngineStats) -> None:
-        self.rows_running.set(stats.rows_running)
-        self.rows_waiting.set(stats.rows_waiting)
         self._set_blocks(used=stats.blocks_used, cached=stats.blocks_cached, free=stats.blocks_free)
-        last, self._last = self._last, stats
-        self.prefix_queried.inc(stats.prefix_queried_total - last.prefix_queried_total)
-        self.prefix_hit.inc(stats.prefix_hit_total - last.prefix_hit_total)
-        self.prompt_computed.inc(stats.prompt_computed_total - last.prompt_computed_total)
-        self.generation_tokens.inc(stats.output_total - last.output_total)
-        self.preemptions.inc(stats.preemptions_total - last.preemptions_total)
-        if stats.grammar_s_total or stats.grammars_waiting or last.grammars_waiting:
-            self._observe_grammars(stats, last)
-        self.draft_tokens.inc(stats.drafted_total - last.drafted_total)
-        self.accepted_tokens.inc(stats.accepted_total - last.accepted_total)
+        for field, gauge in self._now.items():
+            gauge.set(getattr(stats, field))
+        for field, counter in self._totals.items():
+            if grown := getattr(stats, field) - getattr(self._last, field):
+                counter.inc(grown)
+        self._last = stats
         if stats.step_tokens:
             self.step_time.observe(stats.step_s)
             self.step_tokens.observe(stats.step_tokens)
-
-    def _observe_grammars(self, stats: EngineStats, last: EngineStats) -> None:
-        self.grammars_waiting.set(stats.grammars_waiting)
-        self.grammars_compiled.inc(stats.grammars_compiled_total - last.grammars_compiled_total)
-        self.grammars_reused.inc(stats.grammars_reused_total - last.grammars_reused_total)
-        self.grammar_seconds.inc(stats.grammar_s_total - last.grammar_s_total)
-        self.masked_rows.inc(stats.masked_rows_total - last.masked_rows_total)
-        self.forced_tokens.inc(stats.forced_total - last.forced_total)
 
     def _set_blocks(self, **counts: int) -> None:
         for state, count in counts.items():

@@ -77,7 +77,7 @@ class Channels:
         self._called = called
         self._in_header = start is ThoughtStart.POSSIBLE
         self._in_answer = False
-        self._has_said = False
+        self._has_said = not self._in_header
         self._held: list[int] = []  # a header that has no end yet
         self._utf8 = _utf8_decoder(errors="replace")
         self.answer_is_over = False

@@ -10,8 +10,8 @@ any: so a segment also reads what those of the same row before it have stored.
                ───┴────┴─────────────┴──────          query_starts 0 1 2 6 8
 
 A *prefix group* is a set of decode segments whose block tables begin with the same full blocks: attention
-may read those once for all of them. A segment is in one prefix group at most, and computes the same if prefix
-groups are ignored.
+may read those once for all of them. A segment is in one prefix group at most, and computes the same, but for
+rounding, if prefix groups are ignored.
 
     segments   0: A B x │ 1: C y │ 2: A B z │ 3: C w      blocks of 16 tokens
     prefix groups: segments 0 and 2 share 32 tokens, 1 and 3 share 16
