@@ -84,10 +84,12 @@ def settings(server: Server | str, model: str, **changes: Any) -> Settings:
 
 def flags_of(chosen: Settings) -> list[str]:
     """What was set, as the command line of `millstream_worker` takes it."""
+    given = {
+        name.replace("_", "-"): getattr(chosen, name) for name in sorted(chosen.model_fields_set - {"burst"})
+    }
     return [
-        f"--{name.replace('_', '-')}={getattr(chosen, name)}"
-        for name in sorted(chosen.model_fields_set)
-        if name not in ("burst",)
+        f"--{'' if value else 'no-'}{name}" if isinstance(value, bool) else f"--{name}={value}"
+        for name, value in given.items()
     ]
 
 
