@@ -104,6 +104,45 @@ def test_what_a_killed_command_left_running_is_ended(tmp_path: Path) -> None:
         assert ping(server.url)
 
 
+INTERRUPTED = """
+import os, subprocess, sys, time
+from millstream.cli.embedded import local_worker, stack
+begin = subprocess.Popen.__init__
+def interrupted(self, command, **how):  # by Ctrl-C, before anybody knows the process
+    begin(self, command, **how)
+    print(self.pid, flush=True)
+    os.kill(os.getpid(), 2)
+    time.sleep(0.1)
+subprocess.Popen.__init__ = interrupted
+class Sleeper(local_worker.LocalWorker):
+    def __init__(self, *given):
+        super().__init__(*given, (sys.executable, "-c", "import time; time.sleep(600)"))
+stack.LocalWorker = Sleeper
+times = int(sys.argv[1])
+if times == 2:  # the server begins undisturbed
+    subprocess.Popen.__init__, of_worker = begin, subprocess.Popen.__init__
+    start = stack.EmbeddedServer._start
+    def started(*given):
+        start(*given)
+        subprocess.Popen.__init__ = of_worker
+    stack.EmbeddedServer._start = started
+with stack.open_stack(None, stack.LocalModel("m", "m"), say=lambda text: None):
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("process", [1, 2])
+def test_a_process_that_begins_at_an_interrupt_is_ended(tmp_path: Path, process: int) -> None:
+    """The server, and the worker."""
+    run = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, str(process)], capture_output=True, text=True, timeout=60,
+        env={**os.environ, "MILLSTREAM_HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert "KeyboardInterrupt" in run.stderr
+    [begun] = run.stdout.split()
+    assert not alive(int(begun))
+
+
 def test_a_process_that_only_has_the_old_pid_is_left_alone(tmp_path: Path) -> None:
     tmp_path.joinpath("instance.json").write_text(
         json.dumps(

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import redis
 
+from millstream.cli.embedded.interrupt_hold import held_back
 from millstream.cli.embedded.server_record import Instance, end, stop
 from millstream.errors import MillstreamError, MissingExtra
 
@@ -67,7 +68,8 @@ class EmbeddedServer:
             self._take_lock()
             self._end_leftovers()
             self._socket = self._new_socket()
-            self._start(binary)
+            with held_back():
+                self._start(binary)
             self._wait_ready()
         except OSError as error:
             self._stop()

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from millstream.cli.embedded.demo_model import demo_model
 from millstream.cli.embedded.embedded_server import EmbeddedServer, home, running_url
+from millstream.cli.embedded.interrupt_hold import held_back
 from millstream.cli.embedded.local_worker import LocalWorker, check_extras
 from millstream.client.session.run_while import run_while
 from millstream.errors import InvalidRequest, Unavailable
@@ -142,6 +143,7 @@ def open_stack(
             "while this command runs"
         )
         worker = LocalWorker(server.url, queue, model.path, folder / "worker.log")
-        exits.enter_context(worker)
-        server.note_worker(worker.pid)
+        with held_back():
+            exits.enter_context(worker)
+            server.note_worker(worker.pid)
         yield Stack(server.url, queue, (worker.check, server.check), worker.log.steps)
