@@ -52,7 +52,7 @@ def read(start: ThoughtStart, output: str, cuts: set[int], *, calls: bool) -> tu
     thought, answer, count = "", "", 0
     for begin, end in pairwise(places):
         taken = reader.feed(tokens[begin:end])
-        thought, count = thought + taken.text, count + taken.taken + len(taken.answer)
+        thought, count = thought + taken.text, count + taken.skipped + len(taken.answer)
         answer += detokenizer.feed(taken.answer)
     assert count <= len(tokens)
     return thought + reader.flush(), answer + detokenizer.flush(), reader.answer_is_over

@@ -148,8 +148,8 @@ class ChoiceOutput:
             return ids
         taken = self.thought.feed(ids)
         self.fresh_thought += taken.text
-        if taken.taken:
-            self.detokenizer.skip(taken.taken)
+        if taken.skipped:
+            self.detokenizer.skip(taken.skipped)
         return taken.answer
 
     def take(self) -> Plain | None:

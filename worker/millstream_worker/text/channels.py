@@ -83,6 +83,7 @@ class Channels:
         self.answer_is_over = False
 
     def feed(self, ids: Sequence[int]) -> TakenThought:
+        """Returns what the next tokens of the output are, and those that were held."""
         if self._in_answer:
             return TakenThought("", 0, self._answer(ids))
         ids = [*self._held, *ids]

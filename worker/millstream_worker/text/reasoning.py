@@ -27,7 +27,7 @@ class TakenThought(NamedTuple):
     """The part of an output's tokens that is a thought."""
 
     text: str
-    taken: int  # tokens that are none of the answer's: of these, and of earlier ones that were held
+    skipped: int  # tokens that are none of the answer's: of these, and of earlier ones that were held
     answer: Sequence[int]  # tokens
 
 
@@ -88,6 +88,7 @@ class Thought:
         self._utf8 = _utf8_decoder(errors="replace")
 
     def feed(self, ids: Sequence[int]) -> TakenThought:
+        """Returns what the next tokens of the output are."""
         pieces: list[bytes] = []
         for place, token in enumerate(ids):
             if self._place is _Place.ANSWER or not self._takes(token):

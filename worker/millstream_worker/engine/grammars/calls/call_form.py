@@ -82,6 +82,7 @@ class CallForm:
 
 
 def is_tag(text: str) -> bool:
+    """True for a whole tag, as <tool_call> or [ARGS]."""
     return _TAG.fullmatch(text) is not None
 
 
