@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.extending.edited_tree import PACKAGES, PRINTED, EditedTree, patched
+from support.extending.edited_tree import PACKAGES, PRINTED, EditedTree, check_patch, patched
 from support.pages import ROOT
 
 PAGE = ROOT / "ops" / "pages" / "extending.md"
@@ -42,6 +42,11 @@ def test_a_recipe_names_the_files_that_are_touched(patch: str) -> None:
     new = {file for file in touched if not (ROOT / file).exists()}
     assert {f"{file.rpartition('/')[0]}/" for file in new} == folders
     assert touched - new == steps - folders - (set(PRINTED) - touched)
+
+
+@pytest.mark.parametrize("patch", recipes())
+def test_a_patch_fits_the_tree(patch: str) -> None:
+    check_patch(patch)
 
 
 def test_each_other_path_of_the_page_is_there() -> None:

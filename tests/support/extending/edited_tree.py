@@ -21,12 +21,20 @@ PRINTED = {  # pages, and the scripts that print their tables
 }
 PACKAGES = ("producer/millstream", "worker/millstream_worker")
 _COPIED = ("producer", "worker", "tests", "ops/pages", "ops/models", "README.md", "pyproject.toml")
+_AS_THE_TREE = ("-p0", "-C1")  # paths from the root; a line of context that fits is enough
 _BLOCK = r"<!-- (\w+) -->\n(.*?)\n<!-- /\1 -->"
 
 
 def patched(patch: str) -> set[str]:
     """The files that it changes or adds, from the root."""
     return set(re.findall(r"^\+\+\+ (\S+)", (PATCHES / patch).read_text("utf-8"), re.MULTILINE))
+
+
+def check_patch(patch: str) -> None:
+    """That it would change this tree; it changes nothing."""
+    command = ("git", "apply", "--check", *_AS_THE_TREE, str(PATCHES / patch))
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{patch} has to follow what was changed in the tree:\n{done.stderr}"
 
 
 class EditedTree:
@@ -45,7 +53,7 @@ class EditedTree:
         if not (files := set(files)):
             return
         only = [f"--include={file}" for file in files]
-        done = self._run("git", "apply", "-p0", "-C1", *only, str(PATCHES / patch))
+        done = self._run("git", "apply", *_AS_THE_TREE, *only, str(PATCHES / patch))
         assert done.returncode == 0, f"{patch} has to follow what was changed in the tree:\n{done.stderr}"
 
     def print_tables(self) -> None:
