@@ -28,6 +28,7 @@ class Arrival:
 @st.composite
 def configs(draw: st.DrawFn) -> SchedulerConfig:
     block_size = draw(st.sampled_from([1, 2, 3, 4, 8]))
+    recurrent = draw(st.booleans())
     return SchedulerConfig(
         max_rows=draw(st.integers(1, 6)),
         max_step_tokens=draw(st.one_of(st.integers(1, 48), st.just(300))),
@@ -40,9 +41,10 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
         patience_s=draw(st.sampled_from([0.0, 3.0, 10.0])),
         step_time_target_s=draw(st.sampled_from([0.0, 0.5, 2.0])),  # a step takes a second
         step_time_for_all=draw(st.booleans()),
-        host_blocks=draw(st.sampled_from([0, 1, 3, 8, 40])),
+        host_blocks=0 if recurrent else draw(st.sampled_from([0, 1, 3, 8, 40])),
         host_blocks_a_step=draw(st.sampled_from([1, 4, 64])),
-        speculate=draw(st.sampled_from(["off", "auto", "always"])),
+        speculate="off" if recurrent else draw(st.sampled_from(["off", "auto", "always"])),
+        state_places=draw(st.sampled_from([1, 2, 4, 12])) if recurrent else 0,
         sharing=draw(st.sampled_from([None, SharingCosts(row=0, step=0), SharingCosts(row=2, step=20)])),
     )
 

@@ -3,8 +3,10 @@
 
 It is driven by plans alone and keeps a paged store of two layers. The first holds token and position; the
 second a digest of all first-layer entries up to there, read through the block table, as the deeper layers of
-a real model do. Before a draw the row's whole context is read back and compared with what the row must
-contain: after any wrong block, position, slot or token the draw is `WRONG` too much, and `faults` says where.
+a real model do. Beside it each slot has a recurrent state, the tokens that it was given, which plans load and
+save. Before a draw the row's whole context is read back, both ways, and compared with what the row must
+contain: after any wrong block, position, slot, token or checkpoint the draw is `WRONG` too much, and `faults`
+says where.
 """
 
 from __future__ import annotations
@@ -53,7 +55,11 @@ def _next(last: int, output_index: int, sampling: SamplingSpec) -> int:
 class CountingRunner:
     """Stands where the runner stands: launch computes at once, settle hands out the draws."""
 
-    def __init__(self, *, blocks: int, block_size: int, max_rows: int, host_blocks: int = 0) -> None:
+    def __init__(
+        self, *, blocks: int, block_size: int, max_rows: int, host_blocks: int = 0, state_places: int = 0
+    ) -> None:
+        self.states: list[list[int]] = [[] for _ in range(max_rows)]  # by slot
+        self.checkpoints: list[list[int]] = [[] for _ in range(state_places)]
         self.block_size = block_size
         self.tokens = np.full(blocks * block_size, -1, np.int64)
         self.positions = np.full(blocks * block_size, -1, np.int64)
@@ -66,7 +72,10 @@ class CountingRunner:
         self.non_finite: set[int] = set()  # tokens that come out as non-finite logits
 
     def launch(self, plan: Plan) -> Sampled:
-        return self._draw(plan, *self._compute(plan))
+        drawn = self._draw(plan, *self._compute(plan))
+        for slot, place in plan.state_saves.tolist():
+            self.checkpoints[place] = self.states[slot]
+        return drawn
 
     def _compute(self, plan: Plan) -> tuple[list[list[int]], list[bool]]:
         """By segment: what it must find, and whether it did."""
@@ -79,6 +88,8 @@ class CountingRunner:
         tokens = np.where(plan.from_device, np.array(self.last)[slots], plan.tokens)
         self.tokens[plan.slot_mapping[0]] = tokens
         self.positions[plan.slot_mapping[0]] = plan.positions
+        if self.checkpoints:
+            self._advance(plan, tokens.tolist())
         segments = range(len(plan.row_slots))
         places = [self._places(plan, segment) for segment in segments]
         for segment in segments:  # the second layer writes for all rows before it reads for any
@@ -107,6 +118,14 @@ class CountingRunner:
             for store, page in zip(stores, self._host[:, place], strict=True):
                 store[block] = page
 
+    def _advance(self, plan: Plan, tokens: list[int]) -> None:
+        for place, slot in plan.state_loads.tolist():
+            self.states[slot] = self.checkpoints[place]
+        starts = plan.query_starts.tolist()
+        for slot, begin, end in zip(plan.row_slots.tolist(), starts, starts[1:], strict=False):
+            before = self.states[slot] if plan.positions[begin] else []
+            self.states[slot] = [*before, *tokens[begin:end]]
+
     def _places(self, plan: Plan, segment: int) -> NDArray[np.int64]:
         """Where the block table says that the tokens of the row's context are."""
         blocks, offsets = np.divmod(np.arange(plan.kv_lens[segment]), self.block_size)
@@ -129,11 +148,12 @@ class CountingRunner:
             np.array_equal(self.tokens[places], expected)
             and np.array_equal(self.positions[places], np.arange(kv_len))
             and np.array_equal(self.digests[places], digests(expected))
+            and (not self.checkpoints or self.states[slot] == text)
         )
         if not sound:
             self.faults.append(
                 f"step {plan.step}, slot {slot}, kv_len {kv_len}: tokens {self.tokens[places].tolist()} at "
-                f"{self.positions[places].tolist()}, should be {expected.tolist()}"
+                f"{self.positions[places].tolist()}, state {self.states[slot]}, should be {text}"
             )
         return sound
 
@@ -262,6 +282,7 @@ class Rig:
             block_size=config.block_size,
             max_rows=config.max_rows,
             host_blocks=config.host_blocks,
+            state_places=config.state_places,
         )
         self.now = 0.0
         self.plans: list[Plan] = []

@@ -23,6 +23,9 @@ from millstream_worker.engine.runner.sampling.chooser import Chooser
 from millstream_worker.engine.runner.sampling.numpy_chooser import NumpyChooser
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 from millstream_worker.engine.runner.sampling.torch_chooser import TorchChooser
+from millstream_worker.engine.runner.states.storage import StateStorage
+
+STATE_PLACES = 6  # for checkpoints of recurrent state
 
 
 @dataclass
@@ -38,8 +41,9 @@ def runner_of(
 ) -> tuple[Runner, KVStorage]:
     storage = KVStorage(loaded.layer_specs, blocks, block_size, loaded.dtype, loaded.device)
     sampler = Sampler(loaded.vocab_size, max_rows, torch.device(loaded.device), _chooser(loaded))
-    model = Eager(loaded, storage, sampler.last_tokens)
-    return Runner(model, sampler), storage
+    states = StateStorage(loaded.state_specs, max_rows, STATE_PLACES) if loaded.state_specs else None
+    model = Eager(loaded, storage, sampler.last_tokens, state_storage=states)
+    return Runner(model, sampler, states=states), storage
 
 
 def _chooser(loaded: LoadedModel) -> Chooser:
@@ -95,6 +99,7 @@ def serve(
             pipeline_depth=pipeline_depth,
             sharing=sharing,
             speculate=speculate,
+            state_places=STATE_PLACES if loaded.state_specs else 0,
         )
     )
     served = Served(scheduler.stats())

@@ -47,6 +47,14 @@ _SOURCES = {**_FOUR, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8
 _GEMMA4 = {**_SOURCES, "global_head_dim": 16}
 _KEYS_AS_VALUES = {**_GEMMA4, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0,
                    "attention_k_eq_v": True, "num_global_key_value_heads": 1}  # fmt: skip
+_MIXERS = ["linear_attention", "full_attention", "linear_attention", "full_attention"]
+_DELTA = {"num_hidden_layers": 4, "layer_types": _MIXERS, "head_dim": 8, "linear_num_key_heads": 2,
+          "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+          "linear_conv_kernel_dim": 4}  # fmt: skip
+_CONVOLUTIONS = {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention", "conv", "conv"],
+                 "conv_L_cache": 3}  # fmt: skip
+_CHANNELS = {**_LATENT, "num_hidden_layers": 4, "layer_types": _MIXERS, "q_lora_rank": None, "n_group": 1,
+             "topk_group": 1, "linear_num_heads": 4, "linear_head_dim": 8}  # fmt: skip
 _LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
 _YARN = {**_LINEAR, "rope_type": "yarn", "factor": 5.0, "original_max_position_embeddings": ORIGINAL}
 _LLAMA3 = {**_YARN, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -118,8 +126,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "iquestcoder": ("iquestcoder", {}),
     "jais2": ("jais2", {"head_dim": 8}),
     "jetmoe": ("jetmoe", {"kv_channels": 8, **_MOE}),
+    "kimi_linear": ("kimi_linear", {**_MOE, **_CHANNELS, "num_experts_per_token": 2}),
     "kolibri1": ("kolibri1", {**_SHARED_EXPERTS, **_MIXED}),
     "laguna": ("laguna", {**_SHARED_EXPERTS, **_MIXED, "num_attention_heads_per_layer": [4, 2]}),
+    "lfm2": ("lfm2", {**_CONVOLUTIONS, "block_multiple_of": 8}),
+    "lfm2_moe": ("lfm2_moe", {**_CONVOLUTIONS, **_MOE, "num_dense_layers": 1}),
+    "lfm3": ("lfm3", {**_CONVOLUTIONS}),
     "llama": ("llama", {}),
     "llama-linear": ("llama", {"rope_parameters": _LINEAR, "head_dim": 12, "attention_bias": True}),
     "llama-llama3": ("llama", {"rope_parameters": _LLAMA3, "tie_word_embeddings": True}),
@@ -142,6 +154,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo": ("olmo", {"clip_qkv": 2.0}),
     "olmo2": ("olmo2", {}),
     "olmo3": ("olmo3", {**_MIXED}),
+    "olmo_hybrid": ("olmo_hybrid", {**_DELTA}),
     "olmoe": ("olmoe", {**_MOE}),
     "opt": ("opt", {"ffn_dim": 48, "word_embed_proj_dim": 32}),
     "persimmon": ("persimmon", {"num_key_value_heads": 4, "partial_rotary_factor": 0.75,
@@ -156,7 +169,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_moe": ("qwen2_moe", {**_MOE, "shared_expert_intermediate_size": 24}),
     "qwen3": ("qwen3", {"head_dim": 16}),
     "qwen3-yarn": ("qwen3", {"head_dim": 8, "rope_parameters": _YARN}),
+    "qwen3_5_moe_text": ("qwen3_5_moe_text", {**_DELTA, **_MOE, "shared_expert_intermediate_size": 24}),
+    "qwen3_5_text": ("qwen3_5_text", {**_DELTA}),
     "qwen3_moe": ("qwen3_moe", {"head_dim": 8, **_MOE}),
+    "qwen3_next": ("qwen3_next", {**_DELTA, **_MOE, "shared_expert_intermediate_size": 24}),
     "seed_oss": ("seed_oss", {"head_dim": 8}),
     "smollm3": ("smollm3", {"no_rope_layers": [1, 0], "use_sliding_window": True, "sliding_window": WINDOW}),
     "solar_open": ("solar_open", {"head_dim": 8, **_ROUTED}),
@@ -183,8 +199,18 @@ MECHANISMS = {
     "gpt_oss",  # learned sinks
     "gemma4_text",  # layers that read the keys and values of others, heads wider in some layers
     "laguna",  # layers with different numbers of heads
+    "lfm2",  # short convolutions
+    "qwen3_5_text",  # the gated delta rule
+    "kimi_linear",  # that with a decay for each channel
     "longcat_flash",  # two attention modules a layer, experts that compute nothing
 }
+
+
+# Those that keep a recurrent state beside keys and values.
+RECURRENT = {
+    "kimi_linear", "lfm2", "lfm2_moe", "lfm3", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text",
+    "qwen3_next",
+}  # fmt: skip
 
 
 def build(case: str, folder: Path, *, dtype: torch.dtype = torch.float32, **overrides: Any) -> Path:

@@ -21,7 +21,7 @@ from millstream_worker.engine.runner.kv.pool_size import (
     available_bytes,
     capacity_line,
     free_bytes,
-    pool_blocks,
+    pool_bytes,
     step_bytes,
 )
 from millstream_worker.engine.runner.model import weights
@@ -51,13 +51,13 @@ KIB = 1024
     ],
 )
 def test_settings_become_blocks_of_one_kib(setting: str, expected: int) -> None:
-    assert pool_blocks(setting, KIB, CPU, free=10 * GIB) == expected
+    assert pool_bytes(setting, KIB, CPU, free=10 * GIB) // KIB == expected
 
 
 def test_auto_memory_takes_a_share_and_at_most_4_gib_on_the_cpu() -> None:
-    assert pool_blocks("auto", GIB // 10, CPU, free=5 * GIB) == 20
-    assert pool_blocks("auto", GIB, CPU, free=1000 * GIB) == 4
-    assert pool_blocks("auto", GIB, CUDA, free=100 * GIB) == 90
+    assert pool_bytes("auto", GIB, CPU, free=5 * GIB) == 2 * GIB
+    assert pool_bytes("auto", GIB, CPU, free=1000 * GIB) == 4 * GIB
+    assert pool_bytes("auto", GIB, CUDA, free=100 * GIB) == 90 * GIB
 
 
 @pytest.mark.parametrize(
@@ -77,20 +77,20 @@ def test_auto_memory_takes_a_share_and_at_most_4_gib_on_the_cpu() -> None:
 )
 def test_what_is_no_size_is_said_with_its_value_and_a_remedy(setting: str, says: str) -> None:
     with pytest.raises(BadKVMemory) as refused:
-        pool_blocks(setting, KIB, CPU, free=10 * GIB)
+        pool_bytes(setting, KIB, CPU, free=10 * GIB)
 
     assert f"kv_memory {setting!r}" in str(refused.value)
     assert says in str(refused.value)
 
 
 def test_what_a_step_needs_is_never_the_pools() -> None:
-    assert pool_blocks("100%", KIB, CPU, aside=4 * GIB, free=10 * GIB) == 6 * 2**20
-    assert pool_blocks("auto", GIB, CUDA, aside=20 * GIB, free=100 * GIB) == 72
-    assert pool_blocks("auto", GIB, CUDA, aside=30 * GIB, free=100 * GIB) == 63
+    assert pool_bytes("100%", KIB, CPU, aside=4 * GIB, free=10 * GIB) == 6 * GIB
+    assert pool_bytes("auto", GIB, CUDA, aside=20 * GIB, free=100 * GIB) == 72 * GIB
+    assert pool_bytes("auto", GIB, CUDA, aside=30 * GIB, free=100 * GIB) == 63 * GIB
     with pytest.raises(BadKVMemory, match=r"only 6.00 GiB are free on cpu beside the 4.00 GiB that a step"):
-        pool_blocks("9GiB", KIB, CPU, aside=4 * GIB, free=10 * GIB)
+        pool_bytes("9GiB", KIB, CPU, aside=4 * GIB, free=10 * GIB)
     with pytest.raises(BadKVMemory, match=r"not even one block .* lower max_step_tokens or max_rows"):
-        pool_blocks("auto", KIB, CPU, aside=4 * GIB, free=GIB)
+        pool_bytes("auto", KIB, CPU, aside=4 * GIB, free=GIB)
 
 
 @pytest.mark.parametrize("case", ["llama", "gpt2", "mixtral"])
@@ -110,7 +110,7 @@ def test_what_is_free_here() -> None:
 
     assert 0 < free <= psutil.virtual_memory().total
     assert available_bytes() == pytest.approx(psutil.virtual_memory().available, rel=0.2)
-    assert 0 < pool_blocks("auto", 2**20, CPU, free=free_bytes(CPU)) <= 4096
+    assert 0 < pool_bytes("auto", 2**20, CPU, free=free_bytes(CPU)) <= 4 * GIB
 
 
 def test_holes_between_a_gpus_tensors_are_not_free(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def _build(
 
     choose_form()
     depth = 1 if chosen.gpu else 0  # on the CPU launching computes: nothing runs ahead
-    scheduler = scheduler_for(memory.config, info, depth, swap)
+    scheduler = scheduler_for(memory, info, depth, swap)
     info = replace(info, self_check=", ".join(findings.checks), fallbacks=tuple(findings.fallbacks))
     later = compilation.later(compiled_later)
     return Engine(scheduler, runner, depth=depth, later=later, grammars=grammars_for(info)), info

@@ -12,6 +12,7 @@ from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.runner.checkpoint.checkpoint import Checkpoint
 from millstream_worker.engine.runner.device.cpu_threads import use_threads
 from millstream_worker.engine.runner.model.checked_attention import checked_attention
+from millstream_worker.engine.runner.model.checked_states import checked_states
 from millstream_worker.engine.runner.model.dtypes import DTYPES, computed_in
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 from millstream_worker.engine.runner.model_config.config_file import load_config
@@ -49,6 +50,7 @@ def load_checked(
         use_threads(config.threads or 1)
     findings.fallbacks += loaded.fallbacks
     loaded = checked_attention(loaded, config.attention, config.block_size, findings, mark)
+    loaded = checked_states(loaded, config.attention, findings, mark)
     check_products(loaded.model, findings)
     return loaded
 

@@ -7,21 +7,23 @@ from dataclasses import dataclass
 
 import torch
 
-from millstream_worker.engine.batch_limits import fit_limits
+from millstream_worker.engine.batch_limits import LEAST_ROWS, fit_limits
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.runner.kv.host_swap import copy_bytes, host_pages
-from millstream_worker.engine.runner.kv.pool_size import free_bytes, pool_blocks
+from millstream_worker.engine.runner.kv.pool_size import free_bytes, pool_bytes
 from millstream_worker.engine.runner.kv.storage import bytes_per_block
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.profiling import step_needs
 from millstream_worker.engine.runner.replay.cpu_replay import workspace_bytes
 from millstream_worker.engine.runner.sampling.chooser import Chooser
+from millstream_worker.engine.runner.states.pool_share import PoolShare, share_pool
+from millstream_worker.engine.runner.states.spec import bytes_per_row
 
 
 @dataclass(frozen=True, slots=True)
 class FittedMemory:
     config: EngineConfig  # with the limits of a batch
-    blocks: int  # of the KV pool
+    share: PoolShare  # blocks of the KV pool, and places for checkpoints
     step_bytes: int  # for the largest step, computed from Python
     host_pages: int  # blocks in host memory
     context_length: int  # most tokens of a row
@@ -40,9 +42,13 @@ def fit_memory(
     recorded, as these compute in memory of their own. Raises BadKVMemory."""
     device, step_bytes = loaded.device, 0
     block_bytes = bytes_per_block(loaded.layer_specs, config.block_size, loaded.dtype)
+    row_bytes, rows_set = bytes_per_row(loaded.state_specs), config.max_rows > 0
     pages = host_pages(config.host_swap, block_bytes, device, free_bytes(torch.device("cpu")))
+    if pages and row_bytes:
+        report("host_swap is off: rows with a recurrent state are computed again from a checkpoint")
+        pages = 0
 
-    def blocks_beside(config: EngineConfig) -> int:
+    def share_beside(config: EngineConfig) -> PoolShare:
         nonlocal step_bytes
         step_bytes = step_needs(
             loaded,
@@ -56,8 +62,10 @@ def fit_memory(
         aside = step_bytes * (2 if records else 1) + copy_bytes(config, pages, block_bytes)
         if device.type == "cpu" and config.compile_model != "off":
             aside += workspace_bytes(loaded.vocab_size)
-        return pool_blocks(config.kv_memory, block_bytes, device, free=free_bytes(device), aside=aside)
+        size = pool_bytes(config.kv_memory, block_bytes, device, free=free_bytes(device), aside=aside)
+        fixed = rows_set or config.max_rows <= LEAST_ROWS
+        return share_pool(size, block_bytes, row_bytes, config.max_rows, fixed=fixed)
 
-    config, blocks = fit_limits(config, device.type, blocks_beside)
+    config, share = fit_limits(config, device.type, share_beside, recurrent=row_bytes > 0)
     longest = min(loaded.context_length, config.max_context or loaded.context_length)
-    return FittedMemory(config, blocks, step_bytes, pages, longest)
+    return FittedMemory(config, share, step_bytes, pages, longest)

@@ -21,6 +21,7 @@ from millstream_worker.engine.runner.runner import Runner
 from millstream_worker.engine.runner.sampling.chooser import Chooser
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 from millstream_worker.engine.runner.self_check.findings import Findings
+from millstream_worker.engine.runner.states.storage import StateStorage
 
 
 def runner_for(
@@ -32,12 +33,15 @@ def runner_for(
 ) -> tuple[Runner, HostSwap | None]:
     """Returns the runner, whose steps are called from Python, and the host memory of its blocks."""
     config, device = memory.config, loaded.device
-    storage = KVStorage(loaded.layer_specs, memory.blocks, config.block_size, loaded.dtype, device)
+    storage = KVStorage(loaded.layer_specs, memory.share.blocks, config.block_size, loaded.dtype, device)
     swap = open_swap(config, memory.host_pages, storage, report)
     sampler = Sampler(loaded.vocab_size, config.max_rows, device, chooser)
     cores = FreeCores(torch.get_num_threads()) if device.type == "cpu" else None
-    eager = Eager(loaded, storage, sampler.last_tokens, mark)
-    return Runner(eager, sampler, mark, swap, cores), swap
+    states = None
+    if loaded.state_specs:
+        states = StateStorage(loaded.state_specs, config.max_rows, memory.share.places)
+    eager = Eager(loaded, storage, sampler.last_tokens, mark, states)
+    return Runner(eager, sampler, mark, swap, cores, states), swap
 
 
 def step_form(

@@ -9,13 +9,15 @@ from millstream_worker.engine.assembly.fitted_memory import FittedMemory
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
-from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
+from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.engine.runner.checkpoint.checkpoint import Checkpoint
 from millstream_worker.engine.runner.kv.host_swap import HostSwap, copied_blocks
 from millstream_worker.engine.runner.kv.kv_format import LAYOUT
 from millstream_worker.engine.runner.kv.pool_size import capacity_line, room_line
 from millstream_worker.engine.runner.kv.storage import bytes_per_block
 from millstream_worker.engine.runner.model.load import LoadedModel
+from millstream_worker.engine.runner.states.pool_share import states_line
+from millstream_worker.engine.runner.states.spec import bytes_per_row
 
 _SHARING = {  # by backend: on the CPU two rows that share 192 tokens are read faster together already
     "triton": SharingCosts(),
@@ -42,19 +44,24 @@ def describe(
         context_length=memory.context_length,
         eos_ids=loaded.eos_ids,
         block_size=config.block_size,
-        blocks=memory.blocks,
+        blocks=memory.share.blocks,
         max_rows=config.max_rows,
         kv_bytes_per_token=block_bytes // config.block_size,
         parameters=loaded.parameters,
         tokenizer=str(checkpoint.tokenizer_folder),
     )
-    for line in (*loaded.notes, capacity_line(info), room_line(info)):
+    lines = [*loaded.notes, capacity_line(info)]
+    if loaded.state_specs:
+        row_bytes = bytes_per_row(loaded.state_specs)
+        lines.append(states_line(config.max_rows, memory.share.places, row_bytes))
+    for line in (*lines, room_line(info)):
         report(line)
     return info
 
 
-def scheduler_for(config: EngineConfig, info: EngineInfo, depth: int, swap: HostSwap | None) -> Scheduler:
+def scheduler_for(memory: FittedMemory, info: EngineInfo, depth: int, swap: HostSwap | None) -> Scheduler:
     """Returns the scheduler of an engine that has `depth` steps in flight."""
+    config = memory.config
     return Scheduler(
         SchedulerConfig(
             max_rows=config.max_rows,
@@ -72,9 +79,10 @@ def scheduler_for(config: EngineConfig, info: EngineInfo, depth: int, swap: Host
             pipeline_depth=depth,
             step_time_target_s=config.step_time_target_ms / 1000,
             step_time_for_all=config.step_time_for == "all",
-            speculate=config.speculate,
+            speculate=config.speculate if not memory.share.places else "off",
             host_blocks=swap.pages if swap else 0,
             host_blocks_a_step=copied_blocks(config),
             host_block_s=swap.block_seconds() if swap else 0.0,
+            state_places=memory.share.places,
         )
     )

@@ -24,6 +24,7 @@ from millstream_worker.engine.brain.batch.rows import Row, RowState
 from millstream_worker.engine.brain.batch.shared_prefixes import SharedPrefixes
 from millstream_worker.engine.brain.cache.blocks import BlockPool
 from millstream_worker.engine.brain.cache.host_pool import HostPool
+from millstream_worker.engine.brain.cache.states import StatePool
 from millstream_worker.engine.brain.running.admit_rows import admit, displace, priority_to_admit
 from millstream_worker.engine.brain.running.constrained_rows import ConstrainedRows
 from millstream_worker.engine.brain.running.continue_rows import continue_rows
@@ -53,7 +54,8 @@ class Scheduler:
             config.max_rows, blocks_for(self._row_factory.longest, config.block_size), config.block_size
         )
         self._waiting = WaitingRows(config.patience_s, Prefixes(pool), own_turn=2 * config.max_rows)
-        self._running_rows = RunningRows(pool, self._batch, self._waiting)
+        self._states = StatePool(config.state_places, config.block_size) if config.state_places else None
+        self._running_rows = RunningRows(pool, self._batch, self._waiting, self._states)
         self._step_time = StepTimeModel(config.step_time_target_s, config.max_step_tokens)
         self._sharing = SharedPrefixes(self._batch, config.sharing)
         self._constrained = ConstrainedRows(self._batch, config.vocab_size)
@@ -99,6 +101,8 @@ class Scheduler:
                 self._over.append((row.handle, reason))
             else:
                 self._rows[row.handle] = row
+                if self._states is not None:
+                    self._states.know(row)
                 self._waiting.add(row, now)
         return None
 
@@ -114,7 +118,8 @@ class Scheduler:
         gone = set(handles)
         self._over = [(handle, reason) for handle, reason in self._over if handle not in gone]
         for handle in gone & self._rows.keys():
-            row = self._rows.pop(handle)
+            row = self._rows[handle]
+            self._drop(row)
             if row.state is RowState.WAITING:
                 self._waiting.remove(row)
                 row.move(RowState.ENDED)
@@ -128,6 +133,8 @@ class Scheduler:
         assert len(self._outstanding) <= self.config.pipeline_depth, "settle the oldest plan first"
         if self._outstanding and self._awaits_samples():
             return None
+        if self._states is not None:
+            self._states.begin_plan()
         if (host := self._running_rows.pool.host) is not None:
             host.weigh(self.config.host_block_s, self._step_time.token_s * self.config.block_size)
         displace(self._running_rows, now)
@@ -148,6 +155,9 @@ class Scheduler:
         if host is not None:
             swap_out, swap_in = host.take_copies()
             plan = replace(plan, swap_out=swap_out, swap_in=swap_in)
+        if self._states is not None:
+            loads, saves = (np.array(pairs, np.int32).reshape(-1, 2) for pairs in self._states.take_copies())
+            plan = replace(plan, state_loads=loads, state_saves=saves)
         self._batch.launch(launch.slots, launch.kv_lens, plan.decodes, launch.tokens)
         self._outstanding.append(launch)
         self._step_time.planned(plan.token_count - plan.decodes, now)
@@ -203,7 +213,7 @@ class Scheduler:
             self._speculation.learn(launch, step_s, ended)
         forced = self._constrained.append_forced(launch, ended)
         for row, reason in ended:
-            del self._rows[row.handle]
+            self._drop(row)
             self._running_rows.retire(row)
             finished.append((row.handle, reason))
         self._running_rows.let_go(now)
@@ -244,13 +254,21 @@ class Scheduler:
         return dropped, list(ended.items())
 
     def _end_non_finite(self, launch: Launch, sampled: Sampled) -> list[tuple[int, str]]:
-        """End rows whose logits were not finite, and remove the hashes of their blocks, perhaps the cause."""
+        """End rows whose logits were not finite, and remove what they have shared, perhaps the cause."""
         non_finite = [row for row in (launch.rows[index] for index in sampled.non_finite) if row.lives]
         for row in non_finite:
             self._running_rows.pool.forget(row.blocks)
-            del self._rows[row.handle]
+            if self._states is not None:
+                self._states.forget(row.chain)
+            self._drop(row)
             self._running_rows.retire(row)
         return [(row.handle, "error") for row in non_finite]
+
+    def _drop(self, row: Row) -> None:
+        """The row is over, or aborted."""
+        del self._rows[row.handle]
+        if self._states is not None:
+            self._states.forgo(row)
 
     def _publish_output(self, launch: Launch) -> None:
         """Publish blocks that decoding rows have filled; their last token may have been the device's only."""
@@ -271,3 +289,6 @@ class Scheduler:
         assert {row.handle: row for row in (*self._waiting, *inside)} == self._rows, (
             "rows by handle are wrong"
         )
+        if self._states is not None:
+            taken = [row for row in self._batch.rows if row is not None]
+            self._states.check(self._rows.values(), taken, self._batch.scheduled.tolist())

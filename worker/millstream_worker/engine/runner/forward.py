@@ -16,6 +16,8 @@ from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.device.transfer import together
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.load import LoadedModel, connect
+from millstream_worker.engine.runner.states.interface import StateBackend
+from millstream_worker.engine.runner.states.storage import StateStorage
 
 
 class Forward(Protocol):
@@ -38,9 +40,12 @@ class Eager:
     storage: KVStorage
     last_tokens: Tensor
     mark: Callable[[], None] = lambda: None
+    state_storage: StateStorage | None = None  # of models with recurrent states
     attention: AttentionBackend = field(init=False)
+    states: StateBackend | None = field(init=False)
 
     def __post_init__(self) -> None:
+        self.states = self.loaded.advance_over(self.state_storage) if self.state_storage else None
         self.attend_by(self.loaded.attend_over(self.storage))
 
     def attend_by(self, attention: AttentionBackend) -> None:
@@ -49,8 +54,8 @@ class Eager:
         self.reconnect()
 
     def reconnect(self) -> None:
-        """Connect the attention modules, again after a compilation has replaced them."""
-        connect(self.loaded, self.attention, self.mark)
+        """Connect the modules, again after a compilation has replaced them."""
+        connect(self.loaded, self.attention, self.states, self.mark)
 
     @property
     def eager(self) -> Eager:
@@ -58,6 +63,8 @@ class Eager:
 
     def run(self, plan: Plan) -> Tensor:
         self.attention.begin(plan)
+        if self.states is not None:
+            self.states.begin(plan)
         arrays = [array.astype(np.int64) for array in (plan.tokens, plan.positions, plan.logit_indices)]
         if plan.from_device.any():
             arrays.append(sampled_in(plan))

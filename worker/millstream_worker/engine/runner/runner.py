@@ -17,6 +17,7 @@ from millstream_worker.engine.runner.forward import Forward
 from millstream_worker.engine.runner.kv.host_swap import HostSwap
 from millstream_worker.engine.runner.sampling.sampled_tensors import SampledTensors
 from millstream_worker.engine.runner.sampling.sampler import Sampler
+from millstream_worker.engine.runner.states.storage import StateStorage
 
 Mark = Callable[[], None]
 
@@ -33,13 +34,15 @@ class Launched:
 @dataclass(slots=True, eq=False)
 class Runner:
     """Steps are settled in the order they were sampled in, at once or later. Between two steps `model` may be
-    given another form. `cores`: chooses the number of threads, where steps are computed on the CPU."""
+    given another form. `cores`: chooses the number of threads, where steps are computed on the CPU. `states`:
+    of models with recurrent ones."""
 
     model: Forward
     sampler: Sampler
     mark: Mark = lambda: None
     swap: HostSwap | None = None
     cores: FreeCores | None = None
+    states: StateStorage | None = None
 
     @torch.inference_mode()
     def forward(self, plan: Plan) -> Launched:
@@ -50,7 +53,11 @@ class Runner:
                 self.sampler.load(load)
             if self.swap is not None:
                 self.swap.apply(plan)
+            if self.states is not None:
+                self.states.load(plan.state_loads)
             logits = self._run(plan)
+            if self.states is not None:
+                self.states.save(plan.state_saves)
         self.mark()
         return Launched(plan, logits)
 

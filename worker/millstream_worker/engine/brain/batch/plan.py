@@ -80,6 +80,10 @@ class Plan:
     swap_out: Int32 = field(default_factory=lambda: np.empty((0, 2), np.int32))
     # [I, 2] place in host memory, block
     swap_in: Int32 = field(default_factory=lambda: np.empty((0, 2), np.int32))
+    # copies of recurrent state: before the step, [N, 2] place of a checkpoint, slot
+    state_loads: Int32 = field(default_factory=lambda: np.empty((0, 2), np.int32))
+    # after it, [M, 2] slot, place
+    state_saves: Int32 = field(default_factory=lambda: np.empty((0, 2), np.int32))
     head: str = LOGITS  # that answers for the hidden states at logit_indices
 
     @property

@@ -5,30 +5,41 @@ from __future__ import annotations
 from math import inf
 
 from millstream_worker.engine.brain.batch.plan import RowLoad
-from millstream_worker.engine.brain.batch.planner import Chunk, Selection
+from millstream_worker.engine.brain.batch.planner import Selection
 from millstream_worker.engine.brain.batch.rows import Row
 from millstream_worker.engine.brain.running.preemption import least_loss
 from millstream_worker.engine.brain.running.running_rows import RunningRows
 
+MOST_PASSED = 64  # rows in a step: looking at each takes some microseconds
+
 
 def admit(running_rows: RunningRows, selection: Selection, now: float) -> None:
     """Admit rows in order until one does not fit, while the selection has budget: the rows behind it must
-    wait, or they would keep it out for ever.
+    wait, or they would keep it out for ever. Those that a running row is about to make a checkpoint for are
+    passed over: that comes, or will not come, in a few steps.
     """
-    batch = running_rows.batch
+    batch, waiting = running_rows.batch, running_rows.waiting
     if not selection.budget or not batch.free_slots:
         return
-    for row in running_rows.waiting.order(now):
+    passed = 0
+    for row in waiting.order(now):
         cached = running_rows.cached_blocks(row)
+        if passed < MOST_PASSED and running_rows.awaits_state(row, cached):
+            waiting.pass_over(row)
+            passed += 1
+            continue
         if not _may_join(running_rows, row) or running_rows.missing_blocks(row, cached) > 0:
-            return
+            break
+        if running_rows.awaits_state(row, cached):
+            break
         running_rows.enter(row, cached, now)
         _introduce(running_rows, row, len(row.blocks) * batch.block_size, selection)
-        chunk = Chunk(row, min(batch.unscheduled(row), selection.budget))
+        chunk = running_rows.next_chunk(row, selection.budget)
         running_rows.prefill(chunk)
         selection.add(chunk)
         if not selection.budget or not batch.free_slots:
-            return
+            break
+    waiting.restore_passed()
 
 
 def displace(running_rows: RunningRows, now: float) -> None:
@@ -40,7 +51,7 @@ def displace(running_rows: RunningRows, now: float) -> None:
     if not waiting.outrank(batch.priority[running]):
         return
     row = next(waiting.order(now))
-    if row.origin.request.alone:
+    if row.origin.request.alone or running_rows.awaits_state(row, running_rows.cached_blocks(row)):
         return
     lower = batch.at(running[batch.priority[running] > row.priority])
     # the blocks that each would free: its own, and the one reserved for its growth
@@ -61,8 +72,9 @@ def priority_to_admit(running_rows: RunningRows, now: float) -> float:
     if not batch.free_slots or not waiting.outrank(batch.priority[batch.prefilling]):
         return inf
     row = next(waiting.order(now))
-    fits = running_rows.missing_blocks(row, running_rows.cached_blocks(row)) <= 0
-    return row.priority if fits and _may_join(running_rows, row) else inf
+    cached = running_rows.cached_blocks(row)
+    ready = running_rows.missing_blocks(row, cached) <= 0 and not running_rows.awaits_state(row, cached)
+    return row.priority if ready and _may_join(running_rows, row) else inf
 
 
 def _may_join(running_rows: RunningRows, row: Row) -> bool:

@@ -25,7 +25,7 @@ def continue_rows(
     priority of the row that is admitted if tokens are left; inf: there is none.
     """
     batch, pool = running_rows.batch, running_rows.pool
-    selection = _wanted(batch, max_step_tokens, prompt_tokens, joining)
+    selection = _wanted(running_rows, max_step_tokens, prompt_tokens, joining)
     opening = _starts_block(batch, selection.decodes)
     while (missing := len(opening) + _chunks_blocks(batch, selection) - pool.free) > 0:
         missing -= running_rows.leaving_blocks
@@ -35,7 +35,7 @@ def continue_rows(
             opening = _starts_block(batch, selection.decodes)
             break
         running_rows.preempt(row, now)
-        selection = _wanted(batch, max_step_tokens, prompt_tokens, joining)
+        selection = _wanted(running_rows, max_step_tokens, prompt_tokens, joining)
         opening = _starts_block(batch, selection.decodes)
     for row in batch.at(opening):
         running_rows.grow(row, 1)
@@ -44,16 +44,17 @@ def continue_rows(
     return selection
 
 
-def _wanted(batch: Batch, max_step_tokens: int, prompt_tokens: int, joining: float) -> Selection:
+def _wanted(running_rows: RunningRows, max_step_tokens: int, prompt_tokens: int, joining: float) -> Selection:
     """The tokens that the running rows would compute with unlimited blocks. The decode rows always fit the
     step: each was a prefill before, beside the others and within the same number of tokens.
     """
+    batch = running_rows.batch
     decodes = batch.decodes()
     selection = Selection(decodes, min(max_step_tokens - len(decodes), prompt_tokens))
     for row in sorted(batch.at(batch.prefilling.nonzero()[0]), key=attrgetter("rank")):
         kept = selection.budget // 2 if row.priority > joining else 0
         if selection.budget:
-            selection.add(Chunk(row, min(batch.unscheduled(row), selection.budget - kept)))
+            selection.add(running_rows.next_chunk(row, selection.budget - kept))
     return selection
 
 

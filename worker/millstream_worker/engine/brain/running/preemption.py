@@ -45,6 +45,11 @@ def least_loss(running_rows: RunningRows, rows: list[Row], missing: int) -> Row:
 
 def _loss(running_rows: RunningRows, row: Row, own_blocks: int) -> int:
     """Tokens to compute again."""
+    if running_rows.states is not None:
+        depth = running_rows.states.depth(row.chain, min(len(row.chain), len(row.blocks)))
+        return int(running_rows.batch.scheduled[row.slot]) - depth * running_rows.batch.block_size << min(
+            row.preemptions, 32
+        )
     shared = (len(row.blocks) - own_blocks) * running_rows.batch.block_size
     computed = int(running_rows.batch.scheduled[row.slot]) - shared
     return computed << min(row.preemptions, 32)

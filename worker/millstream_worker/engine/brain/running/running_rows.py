@@ -12,6 +12,7 @@ from millstream_worker.engine.brain.batch.batch import Batch, blocks_for
 from millstream_worker.engine.brain.batch.planner import Chunk
 from millstream_worker.engine.brain.batch.rows import Origin, Row, RowState
 from millstream_worker.engine.brain.cache.blocks import BlockPool
+from millstream_worker.engine.brain.cache.states import StatePool
 from millstream_worker.engine.brain.waiting.waiting_rows import WaitingRows
 
 
@@ -32,8 +33,13 @@ class Totals:
 
 
 class RunningRows:
-    def __init__(self, pool: BlockPool, batch: Batch, waiting: WaitingRows) -> None:
+    """`states`: of models that keep a recurrent state beside keys and values."""
+
+    def __init__(
+        self, pool: BlockPool, batch: Batch, waiting: WaitingRows, states: StatePool | None = None
+    ) -> None:
         self.pool = pool
+        self.states = states
         self.batch = batch
         self.waiting = waiting
         self.totals = Totals()
@@ -46,9 +52,26 @@ class RunningRows:
         return sum(self.pool.held_once(row.blocks) for row in self.leaving.values())
 
     def cached_blocks(self, row: Row) -> list[int]:
-        """The blocks of a row's longest cached prefix. Its last token is always computed, for the logits."""
+        """The blocks of a row's longest cached prefix, up to a checkpoint where the model has a recurrent
+        state. Its last token is always computed, for the logits."""
         most = (row.known - 1) // self.batch.block_size
-        return self.pool.match(row.hash_blocks(most, self.batch.block_size), most)
+        chain = row.hash_blocks(most, self.batch.block_size)
+        found = self.pool.match(chain, most)
+        return found if self.states is None else found[: self.states.depth(chain, len(found))]
+
+    def awaits_state(self, row: Row, cached: list[int]) -> bool:
+        """True if a running row is about to make a checkpoint from which this one would start."""
+        if self.states is None:
+            return False
+        most = (row.known - 1) // self.batch.block_size
+        return self.states.awaited(row.hash_blocks(most, self.batch.block_size)[:most], len(cached))
+
+    def next_chunk(self, row: Row, most: int) -> Chunk:
+        """Returns the next known tokens of a row, at most `most`: up to where it is to make a checkpoint."""
+        tokens = min(self.batch.unscheduled(row), most)
+        if self.states is not None:
+            tokens = self.states.next_tokens(row, int(self.batch.scheduled[row.slot]), tokens)
+        return Chunk(row, tokens)
 
     def missing_blocks(self, row: Row, cached: list[int]) -> int:
         """Blocks that must become free before a row may enter (<= 0: none): for all its known tokens, and one
@@ -65,6 +88,8 @@ class RunningRows:
             self.pool.share(block)
         row.move(RowState.RUNNING)
         self.batch.enter(row, cached + self._fetched(row, len(cached)))
+        if self.states is not None:
+            self.states.enter(row, len(cached), len(self.pool.match(row.chain, len(row.chain))))
         if row.origin.request.alone:
             self.alone = row.origin
 
@@ -103,6 +128,8 @@ class RunningRows:
         begin = int(self.batch.scheduled[row.slot])
         self.grow(row, self.batch.missing_blocks(row, chunk.tokens))
         self.publish(row, begin + chunk.tokens)
+        if self.states is not None:
+            self.states.reached(row, begin + chunk.tokens)
         self.totals.prompt_computed += max(0, min(len(row.origin.prompt) - begin, chunk.tokens))
 
     def publish(self, row: Row, tokens: int) -> None:
@@ -141,6 +168,8 @@ class RunningRows:
 
     def _leave(self, row: Row) -> None:
         del self.leaving[row.arrival]
+        if self.states is not None:
+            self.states.leave(row)
         self.pool.release(self.batch.leave(row), wanted=row.state is RowState.PREEMPTED)
         row.move(RowState.ENDED if row.state is RowState.ENDING else RowState.WAITING)
         if not self.batch.occupied:

@@ -47,6 +47,7 @@ class WaitingRows:
         self._entries: dict[int, _Entry] = {}  # by arrival
         self._lanes: dict[_Lane, dict[str, list[_Entry]]] = {}  # per tenant, sorted; no entry is empty
         self._waits: dict[int, list[_Wait]] = {}  # per priority, longest waiting first; none is empty
+        self._passed: list[Row] = []  # out of these orders for now
         self._served: dict[str, int] = {}  # tokens computed for each tenant
         self._floor = 0  # tokens of the least served tenant at the last check
         self._admitted = 0
@@ -60,16 +61,11 @@ class WaitingRows:
     def add(self, row: Row, now: float) -> None:
         row.waiting_since = now
         self._lift(row.origin.request.tenant)
-        insort(self._waits.setdefault(row.priority, []), _wait(row))
         self._file(row)
 
     def remove(self, row: Row) -> None:
         self._unfile(row)
         self._prefixes.forget(row)
-        waits = self._waits[row.priority]
-        del waits[bisect_left(waits, _wait(row))]
-        if not waits:
-            del self._waits[row.priority]
         if not self._entries:
             self._floor = max(self._floor, self._served[row.origin.request.tenant])
 
@@ -81,6 +77,16 @@ class WaitingRows:
         if aged or (row.preemptions >= AGED_TURN and row.waited_s >= self._patience_s):
             row.priority = 0
         self._admitted += 1
+
+    def pass_over(self, row: Row) -> None:
+        """Let `order` go on behind a row that it has yielded, until `restore_passed`."""
+        self._unfile(row)
+        self._passed.append(row)
+
+    def restore_passed(self) -> None:
+        passed, self._passed = self._passed, []
+        for row in passed:
+            self._file(row)
 
     @property
     def interactive(self) -> bool:
@@ -97,12 +103,14 @@ class WaitingRows:
         self._served[tenant] = self._served.get(tenant, self._floor) + tokens
 
     def order(self, now: float) -> Iterator[Row]:
-        """Yields rows in the order of admission. The consumer admits each before it asks for the next, or
-        stops: a row that does not fit holds up those behind it, or a large one would wait for ever.
+        """Yields rows in the order of admission. The consumer admits each before it asks for the next, passes
+        it over, or stops: a row that does not fit holds up those behind it, or a large one would wait for
+        ever.
         """
         while self._entries:
             for row in self._prefixes.grown():
-                self._refile(row)
+                if row.arrival in self._entries:  # else it is passed over, and filed anew afterwards
+                    self._refile(row)
             yield self._aged(now) or self._next()
 
     def _aged(self, now: float) -> Row | None:
@@ -130,6 +138,7 @@ class WaitingRows:
         entry = self._entries[row.arrival] = self._entry(row)
         tenants = self._lanes.setdefault(_lane(row), {})
         insort(tenants.setdefault(row.origin.request.tenant, []), entry)
+        insort(self._waits.setdefault(row.priority, []), _wait(row))
 
     def _refile(self, row: Row) -> None:
         """Sort the row by its current cached prefix."""
@@ -147,6 +156,10 @@ class WaitingRows:
             del tenants[tenant]
         if not tenants:
             del self._lanes[_lane(row)]
+        waits = self._waits[row.priority]
+        del waits[bisect_left(waits, _wait(row))]
+        if not waits:
+            del self._waits[row.priority]
 
     def _entry(self, row: Row) -> _Entry:
         cached, group = self._prefixes.watch(row)

@@ -60,6 +60,8 @@ def compile_model(
     begun, layers = time.perf_counter(), loaded.anatomy.layers
     if layers is None:
         raise CannotCompile("its layers are not the members of one list")
+    if loaded.state_specs:
+        raise CannotCompile("what advances its recurrent states is not compiled yet")
     report(f"{Tried.COMPILE_MODEL}: {len(layers)} layers")
 
     def stand_in(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> Tensor:

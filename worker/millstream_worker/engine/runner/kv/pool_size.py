@@ -39,7 +39,7 @@ class BadKVMemory(ValueError):
     """`kv_memory` is no size, or holds no cache. The message names the setting, its value and the remedy."""
 
 
-def pool_blocks(
+def pool_bytes(
     kv_memory: str,
     bytes_per_block: int,
     device: torch.device,
@@ -47,7 +47,8 @@ def pool_blocks(
     free: int,
     aside: int = 0,
 ) -> int:
-    """Blocks in the pool, at least one. Call it when the weights are on the device, in their final layout.
+    """Returns the pool's bytes, of at least one block. Call it when the weights are on the device, in their
+    final layout.
 
     `kv_memory`: "auto", bytes ("2GiB", "500MB", "1073741824"), or a share of the free memory ("0.6", "60%").
     Of the `free` bytes, `aside` are never the pool's, as steps need them: a pool that took them would end the
@@ -67,7 +68,7 @@ def pool_blocks(
             f"with {_size(free)} free on {device}{beside}; "
             "give more, or lower max_step_tokens or max_rows"
         )
-    return wanted // bytes_per_block
+    return wanted
 
 
 def step_bytes(model: PreTrainedModel, *, vocab_size: int, tokens: int, rows: int) -> int:

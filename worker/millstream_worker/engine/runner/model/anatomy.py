@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
@@ -18,6 +18,9 @@ from transformers import AttentionInterface, PreTrainedModel
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.linear.quantized_layers import QuantizedLinear
 from millstream_worker.engine.runner.model_config.support import UnsupportedModel
+from millstream_worker.engine.runner.states.functions import take_over
+from millstream_worker.engine.runner.states.observed import ObservedState, StrangeState, observed_states
+from millstream_worker.engine.runner.states.spec import StateSpec
 
 # Tensors, beside queries, keys and values, that modules may hand to an attention function.
 _KNOWN_TENSORS = {"s_aux", "position_ids", "cache_position"}
@@ -51,6 +54,8 @@ class Anatomy:
 
     attention_modules: tuple[nn.Module, ...]  # in the order of their calls
     layer_specs: tuple[LayerSpec, ...]  # what each of them computes
+    state_modules: tuple[nn.Module, ...]  # that keep a recurrent state, in the order of their calls
+    state_specs: tuple[StateSpec, ...]  # what each of them keeps
     layers: tuple[nn.Module, ...] | None  # members of one module list that hold one each; None: no such list
     siblings: tuple[tuple[str, ...], ...]  # linear layers of one parent, called once each, with one tensor
     body: BodyCall | None  # None: only the model itself holds all attention modules
@@ -82,20 +87,24 @@ class _Attention:
 @torch.inference_mode()
 def observe(model: PreTrainedModel, attention: str) -> Anatomy:
     """Runs one token through `model`, whose attention function is registered as `attention`. No tensor of the
-    forward is kept. Raises `UnsupportedModel` where attention is not called once per layer, or depends on
-    tensors that the engine does not know."""
+    forward is kept. Modules with a recurrent state can be occupied afterwards. Raises `UnsupportedModel`
+    where neither attention nor state is called once per layer, or they depend on tensors that the engine does
+    not know."""
     tokens = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
     positions = torch.zeros_like(tokens)
     wanted = tokens[0].clone()  # a number in its place has some models leave tokens out of their last layers
     given = {id(tokens): Argument.TOKENS, id(positions): Argument.POSITIONS, id(wanted): Argument.WANTED}
-    with _attentions_of(attention) as attentions, calls_of(model) as calls:
+    recurrent = observed_states(take_over(model))
+    with _attentions_of(attention) as attentions, recurrent as states, calls_of(model) as calls:
         answer = model(input_ids=tokens, position_ids=positions, use_cache=False, logits_to_keep=wanted)
-    _check(model, attentions)
+    _check(model, attentions, len(states))
     modules = tuple(attention.module for attention in attentions)
     return Anatomy(
         attention_modules=modules,
         layer_specs=tuple(attention.spec for attention in attentions),
-        layers=layers_of(model, modules),
+        state_modules=tuple(states),
+        state_specs=_state_specs(model, states.values()),
+        layers=layers_of(model, (*modules, *states)),
         siblings=siblings_of(model, calls),
         body=_body(model, modules, calls, given),
         vocab_size=answer.logits.shape[-1],
@@ -120,9 +129,9 @@ def calls_of(model: nn.Module) -> Iterator[list[ModuleCall]]:
             hook.remove()
 
 
-def layers_of(model: nn.Module, attention_modules: Sequence[nn.Module]) -> tuple[nn.Module, ...] | None:
-    """Returns the members of the module list each of which holds one of the attention modules."""
-    wanted = set(attention_modules)
+def layers_of(model: nn.Module, inner: Sequence[nn.Module]) -> tuple[nn.Module, ...] | None:
+    """Returns the members of the module list each of which holds one of the inner modules."""
+    wanted = set(inner)
     for modules in model.modules():
         if isinstance(modules, nn.ModuleList):
             held = [len(wanted.intersection(member.modules())) for member in modules]
@@ -211,13 +220,22 @@ def _layer_spec(query: Tensor, key: Tensor, value: Tensor, options: dict[str, An
     )
 
 
-def _check(model: PreTrainedModel, attentions: Sequence[_Attention]) -> None:
+def _state_specs(model: PreTrainedModel, states: Iterable[ObservedState]) -> tuple[StateSpec, ...]:
+    try:
+        return tuple(state.spec for state in states)
+    except StrangeState as error:
+        raise UnsupportedModel(f"{type(model).__name__} is not supported: {error}") from error
+
+
+def _check(model: PreTrainedModel, attentions: Sequence[_Attention], states: int) -> None:
+    """`states`: how many modules keep a recurrent one, each in the place of attention."""
     name, calls = type(model).__name__, len(attentions)
     callers = len({attention.module for attention in attentions})
     layers = model.config.get_text_config().num_hidden_layers
-    if not calls == callers == layers:
+    if calls != callers or calls + states != layers:
+        beside = f", and {states} modules with a recurrent state," if states else ""
         raise UnsupportedModel(
-            f"{name} is not supported: {calls} calls of the attention interface by {callers} modules "
+            f"{name} is not supported: {calls} calls of the attention interface by {callers} modules{beside} "
             f"in {layers} layers; it must be one a layer"
         )
     if not all(getattr(attention.module, "is_causal", True) for attention in attentions):

@@ -16,6 +16,9 @@ from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.native.build import build
 from millstream_worker.engine.runner.native.compiler import CannotBuild
 from millstream_worker.engine.runner.native.library import ENTRIES, Library
+from millstream_worker.engine.runner.states.interface import StateBackend
+from millstream_worker.engine.runner.states.storage import StateStorage
+from millstream_worker.engine.runner.states.torch_states import TorchStates
 
 if TYPE_CHECKING:
     from millstream_worker.engine.runner.gpu.gpu import Gpu
@@ -30,6 +33,7 @@ class AttentionChoice:
     build: Callable[[KVStorage], AttentionBackend]
     library: Library | None = None  # native's, which multiplies matrices as well
     fallback: bool = False  # a faster one cannot be had
+    build_states: Callable[[StateStorage], StateBackend] = TorchStates  # of models that keep some
 
 
 def choose(
@@ -69,6 +73,7 @@ def _on_the_cpu(name: str, dtype: torch.dtype, library_built: Callable[[], Libra
     from millstream_worker.engine.runner.attention.native.native_backend import NativeAttention
     from millstream_worker.engine.runner.self_check.deviation import Mismatch
     from millstream_worker.engine.runner.self_check.library_check import check
+    from millstream_worker.engine.runner.states.native_states import native_states
 
     try:
         if (dtype, dtype) not in ENTRIES:
@@ -83,7 +88,13 @@ def _on_the_cpu(name: str, dtype: torch.dtype, library_built: Callable[[], Libra
     reason = "compiled for this processor"
     if dtype == torch.bfloat16:
         reason += f", multiplies bfloat16 as {library.bfloat16_products}"
-    return AttentionChoice("native", reason, lambda storage: NativeAttention(storage, library), library)
+    return AttentionChoice(
+        "native",
+        reason,
+        lambda storage: NativeAttention(storage, library),
+        library,
+        build_states=lambda storage: native_states(storage, library),
+    )
 
 
 def _triton(storage: KVStorage) -> AttentionBackend:

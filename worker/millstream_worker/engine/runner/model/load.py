@@ -40,6 +40,11 @@ from millstream_worker.engine.runner.model_config.config_file import end_ids, lo
 from millstream_worker.engine.runner.model_config.quantization import without_quantization
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.quantization.packed import is_packed
+from millstream_worker.engine.runner.states import functions
+from millstream_worker.engine.runner.states.interface import StateBackend
+from millstream_worker.engine.runner.states.module_state import BackedState
+from millstream_worker.engine.runner.states.spec import StateSpec
+from millstream_worker.engine.runner.states.storage import StateStorage
 
 if TYPE_CHECKING:
     from millstream_worker.engine.runner.gpu.gpu import Gpu
@@ -59,6 +64,7 @@ class LoadedModel:
     architecture: str
     attention: str  # backend: torch | native | triton
     attend_over: Callable[[KVStorage], AttentionBackend]  # makes the backend
+    advance_over: Callable[[StateStorage], StateBackend]  # makes that of recurrent states
     library: Library | None  # native code, on a CPU that has a compiler
     context_length: int  # most tokens of a row
     eos_ids: tuple[int, ...]
@@ -74,6 +80,11 @@ class LoadedModel:
     def layer_specs(self) -> tuple[LayerSpec, ...]:
         """Returns what the attention of each layer computes."""
         return self.anatomy.layer_specs
+
+    @property
+    def state_specs(self) -> tuple[StateSpec, ...]:
+        """Returns what each module with a recurrent state keeps of a row; of most models there are none."""
+        return self.anatomy.state_specs
 
     @property
     def rounded_to(self) -> torch.dtype:
@@ -117,6 +128,7 @@ def load_model(
     report(LoadStep.WEIGHTS)
     whole = load_config(folder)
     config = support.check(whole)
+    support.check_device(config, device.type)
     context_length = support.context_length(config)
     eos_ids = end_ids(folder, config)
     AttentionInterface.register(ATTENTION, _attend)
@@ -160,6 +172,7 @@ def load_model(
         architecture=type(model).__name__,
         attention=chosen.name,
         attend_over=chosen.build,
+        advance_over=chosen.build_states,
         library=chosen.library,
         context_length=context_length,
         eos_ids=eos_ids,
@@ -173,9 +186,17 @@ def load_model(
     )
 
 
-def connect(loaded: LoadedModel, backend: AttentionBackend, mark: Callable[[], None]) -> None:
-    """Have each attention module compute its layer by `backend`, which wants `begin(plan)` before each
-    forward; `mark` is called with each layer."""
+def connect(
+    loaded: LoadedModel,
+    backend: AttentionBackend,
+    states: StateBackend | None,
+    mark: Callable[[], None],
+) -> None:
+    """Have each attention module compute its layer by `backend`, and each module with a recurrent state by
+    `states`, which want `begin(plan)` before each forward; `mark` is called with each layer."""
+    if states is not None:
+        recurrent = loaded.anatomy.state_modules
+        functions.occupy(recurrent, [BackedState(states, layer, mark) for layer in range(len(recurrent))])
     for layer, module in enumerate(loaded.anatomy.attention_modules):
         occupy(module, _attention_of(backend, layer, mark))
 

@@ -16,10 +16,17 @@ PROVEN = frozenset((
     "gemma4_unified_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_bigcode", "gpt_neox",
     "gpt_oss", "granite", "granite_swa", "granitemoe", "granitemoe_swa", "granitemoeshared", "helium",
     "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "hyperclovax", "internlm3", "iquestcoder", "jais2",
-    "jetmoe", "kolibri1", "laguna", "llama", "longcat_flash", "mellum", "mimo_v2_flash", "minicpm3",
-    "minimax_m2", "ministral", "ministral3", "mistral", "mixtral", "nanochat", "nemotron", "olmo", "olmo2",
-    "olmo3", "olmoe", "opt", "persimmon", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3",
-    "qwen3_moe", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2", "vaultgemma", "youtu",
+    "jetmoe", "kimi_linear", "kolibri1", "laguna", "lfm2", "lfm2_moe", "lfm3", "llama", "longcat_flash",
+    "mellum", "mimo_v2_flash", "minicpm3", "minimax_m2", "ministral", "ministral3", "mistral", "mixtral",
+    "nanochat", "nemotron", "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "opt", "persimmon", "phi",
+    "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
+    "qwen3_next", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2", "vaultgemma", "youtu",
+))  # fmt: skip
+
+# Of these, types that keep a recurrent state beside keys and values: on the CPU.
+RECURRENT = frozenset((
+    "kimi_linear", "lfm2", "lfm2_moe", "lfm3", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text",
+    "qwen3_next",
 ))  # fmt: skip
 
 # Multimodal types whose text half the tests have compared with the whole model's logits.
@@ -49,12 +56,11 @@ _LEFT_OUT = {
     ),
     "keeps state beside keys and values (state-space or convolution layers)": (
         "bailing_hybrid", "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "inkling_text",
-        "jamba", "lfm2", "lfm2_moe", "lfm3", "mamba", "mamba2", "nemotron_h", "recurrent_gemma", "rwkv",
+        "jamba", "mamba", "mamba2", "nemotron_h", "recurrent_gemma", "rwkv",
         "xlstm", "zamba", "zamba2", "zaya",
     ),
     "uses linear attention, which keeps state beside keys and values": (
-        "kimi_linear", "minimax", "olmo_hybrid", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text",
-        "qwen3_5_text", "qwen3_next",
+        "minimax",
     ),
     "computes attention in its own code, past transformers' attention interface": (
         "bloom", "codegen", "cpmant", "falcon", "gpt_neo", "gpt_neox_japanese", "gptj", "mpt",
@@ -72,8 +78,7 @@ _LEFT_OUT = {
 }  # fmt: skip
 _INSTEAD = {  # by the beginning of a type's name
     "deepseek": "deepseek_v3", "falcon_h1": "qwen3", "glm_moe_dsa": "glm4_moe",
-    "granitemoehybrid": "granite", "kimi_linear": "deepseek_v3", "lfm": "qwen3", "llama4": "llama",
-    "nemotron_h": "nemotron", "olmo_hybrid": "olmo3", "qwen3_5": "qwen3", "qwen3_next": "qwen3_moe",
+    "granitemoehybrid": "granite", "llama4": "llama", "nemotron_h": "nemotron",
 }  # fmt: skip
 
 REASONS = {model_type: reason for reason, model_types in _LEFT_OUT.items() for model_type in model_types}

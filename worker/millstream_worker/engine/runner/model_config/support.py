@@ -17,6 +17,7 @@ from millstream_worker.engine.runner.model_config.model_types import (
     HEADED,
     PROVEN,
     REASONS,
+    RECURRENT,
     instead_of,
 )
 from millstream_worker.engine.runner.model_config.quantization import reason_against, settings_of
@@ -51,6 +52,15 @@ def check(config: PretrainedConfig) -> PretrainedConfig:
     if reason is not None or text is None:
         raise UnsupportedModel(f"{architecture(config)} ({config.model_type}) {reason or _NO_HALF}")
     return text
+
+
+def check_device(text: PretrainedConfig, device: str) -> None:
+    """`device`: cpu | cuda. Raises `UnsupportedModel` where what `check` returned does not run there."""
+    if device != "cpu" and text.model_type in RECURRENT:
+        raise UnsupportedModel(
+            f"{architecture(text)} ({text.model_type}) keeps a recurrent state beside keys and values, and "
+            "the kernels of that are written for the CPU alone so far; run it with device 'cpu'"
+        )
 
 
 def unknown_type(model_type: object, config: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Calls the compiled library: structures, field by field as in paged.cpp, and entries."""
+"""Calls the compiled library: structures, field by field as in paged.cpp and states.h, and entries."""
 
 from __future__ import annotations
 
@@ -29,11 +29,15 @@ ENTRIES = {  # by what is computed, and what keys and values are stored as
 }
 _MOST_LIKELY = {torch.bfloat16: "most_likely_bfloat16", torch.float32: "most_likely_float32"}
 _MASKED = {torch.bfloat16: "mask_bfloat16", torch.float32: "mask_float32"}
+_CONVOLVE = {torch.bfloat16: "convolve_bfloat16", torch.float32: "convolve_float32"}
+_ADVANCE = {torch.bfloat16: "advance_bfloat16", torch.float32: "advance_float32"}
 _ATTENDED = [*[c_void_p] * 7, *[c_int64] * 6]
 _MULTIPLIED = [c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int32, c_int32, c_int32]
 _CODED = [*[c_void_p] * 6, c_int64, *[c_int32] * 5]
 _MASKING = [c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_int64, c_int32]
 _CHOSEN = [c_void_p, *[c_int64] * 3, c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_int32]
+_CONVOLVED = [*[c_void_p] * 6, c_int64]
+_ADVANCED = [*[c_void_p] * 8, *[c_int64] * 3]
 
 # query, key, value, sinks, out, layer, step; two strides of each of the first three: of tokens, of heads
 Attend = Callable[..., None]
@@ -45,6 +49,10 @@ MultiplyCodes = Callable[..., None]
 MostLikely = Callable[[int, int, int, int, int | None, int | None, int, int, int, int], None]
 # logits, their count in a row, and from one row to the next; rows, their count, bits, words of a row, threads
 Mask = Callable[[int, int, int, int, int, int, int, int], None]
+# inputs, weight, bias, out, numbers, step, numbers from one token of inputs to the next
+Convolve = Callable[..., None]
+# query, key, value, log_decay, beta, out, numbers, step, distances of tokens in the first three
+Advance = Callable[..., None]
 # Address of int64 [calls, 1 + replayed_arguments], calls, threads; whether none of them threw an exception.
 Replay = Callable[[int, int, int], bool]
 
@@ -97,6 +105,42 @@ class StepNumbers(ctypes.Structure):
     ]
 
 
+class ConvolutionNumbers(ctypes.Structure):
+    """A module's convolution."""
+
+    _fields_ = [
+        ("channels", c_int32),
+        ("taps", c_int32),
+        ("activated", c_int32),
+        ("row", c_int64),  # numbers from one slot's state to the next
+        ("state", c_void_p),  # of the first slot
+    ]
+
+
+class DeltaRuleNumbers(ctypes.Structure):
+    """A module's delta rule."""
+
+    _fields_ = [
+        ("key_heads", c_int32),
+        ("heads", c_int32),
+        ("key_dim", c_int32),
+        ("value_dim", c_int32),
+        ("by_channel", c_int32),
+        ("row", c_int64),
+        ("state", c_void_p),
+    ]
+
+
+class StateStepNumbers(ctypes.Structure):
+    """A step as all modules with a recurrent state see it."""
+
+    _fields_ = [
+        ("segments", c_void_p),  # int32 [S, 4] slot, first token, tokens, whether it begins with zeros
+        ("count", c_int32),
+        ("threads", c_int32),
+    ]
+
+
 class Library:
     """A loaded library. Raises OSError for a file that is none, or lacks what it should have, such as an
     OpenMP runtime in this process."""
@@ -112,6 +156,9 @@ class Library:
         self.multiply_codes: Mapping[torch.dtype, MultiplyCodes] = self._entries(codes, _CODED)
         self.most_likely: Mapping[torch.dtype, MostLikely] = self._entries(_MOST_LIKELY, _CHOSEN)
         self.mask: Mapping[torch.dtype, Mask] = self._entries(_MASKED, _MASKING)
+        self.convolve: Mapping[torch.dtype, Convolve] = self._entries(_CONVOLVE, _CONVOLVED)
+        self.most_taps: int = self._entry("most_taps", [], c_int32)()  # of a convolution
+        self.advance: Mapping[torch.dtype, Advance] = self._entries(_ADVANCE, _ADVANCED)
         self.replay: Replay = self._entry("replay", [c_void_p, c_int64, c_int32], c_bool)
         self.replayed_arguments: int = self._entry("replayed_arguments", [], c_int32)()  # 0: it cannot
         # As "tiles", "pairs" or "float32"; where there is a choice between the last two, they were timed.

@@ -1,0 +1,256 @@
+"""Backends of recurrent states: beside the functions of transformers that they stand for, and beside
+themselves however a row is cut into steps and whoever is in them."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.engine.libraries import built
+from torch import Tensor
+from transformers.models.kimi_linear import modeling_kimi_linear
+from transformers.models.qwen3_5 import modeling_qwen3_5
+
+from millstream_worker.engine.brain.batch.plan import packed_plan
+from millstream_worker.engine.runner.native.library import Library
+from millstream_worker.engine.runner.self_check.deviation import Mismatch
+from millstream_worker.engine.runner.self_check.state_check import (
+    check_states,
+    random_channels,
+    random_heads,
+)
+from millstream_worker.engine.runner.states.interface import StateBackend
+from millstream_worker.engine.runner.states.native_states import NativeStates, native_states
+from millstream_worker.engine.runner.states.spec import (
+    ConvolutionSpec,
+    DeltaRuleSpec,
+    StateSpec,
+    bytes_per_row,
+)
+from millstream_worker.engine.runner.states.storage import StateStorage
+from millstream_worker.engine.runner.states.torch_states import TorchStates
+
+Over = Callable[[StateStorage], StateBackend]
+KINDS = {
+    "convolution": StateSpec(ConvolutionSpec(70, 3, activated=False)),
+    "long-convolution": StateSpec(ConvolutionSpec(17, 6, activated=True)),
+    "delta": StateSpec(
+        ConvolutionSpec(144, 4, activated=True), DeltaRuleSpec(2, 4, 12, 40, by_channel=False)
+    ),
+    "channels": StateSpec(
+        ConvolutionSpec(96, 4, activated=True), DeltaRuleSpec(3, 3, 40, 9, by_channel=True)
+    ),
+    "wide": StateSpec(ConvolutionSpec(64, 4, activated=True), DeltaRuleSpec(1, 2, 16, 300, by_channel=False)),
+}
+ROWS = 5
+DTYPES = [torch.float32, torch.bfloat16]
+Row = tuple[tuple[Tensor, ...], tuple[Tensor, ...] | None]  # of all its tokens, for both functions
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return built()
+
+
+@pytest.fixture(params=["torch", "native"])
+def over(request: pytest.FixtureRequest, library: Library) -> Over:
+    return TorchStates if request.param == "torch" else partial(NativeStates, library=library)
+
+
+def weights_of(spec: StateSpec) -> tuple[Tensor, Tensor]:
+    _, weight, bias = random_channels(spec, 1, torch.float32, torch.Generator().manual_seed(5))
+    return weight, bias
+
+
+def row_of(spec: StateSpec, tokens: int, seed: int, dtype: torch.dtype = torch.float32) -> Row:
+    random = torch.Generator().manual_seed(seed)
+    inputs, _, _ = random_channels(spec, tokens, dtype, random)
+    return (inputs,), random_heads(spec.rule, tokens, dtype, random) if spec.rule is not None else None
+
+
+def answers(
+    backend: StateBackend, spec: StateSpec, pieces: Sequence[tuple[int, Row, int, int]]
+) -> list[tuple[Tensor, ...]]:
+    """Of a step with these pieces: slot, row, first token, end."""
+    pieces = sorted(pieces, key=lambda piece: piece[3] - piece[2] > 1)
+    slots, rows, begins, ends = zip(*pieces, strict=True)
+    lens = np.subtract(ends, begins)
+    plan = packed_plan(lens, np.array(ends), np.zeros((len(slots), max(ends)), np.int32), 16)
+    backend.begin(replace(plan, row_slots=np.array(slots, np.int32)))
+    spans = list(zip(rows, begins, ends, strict=True))
+    channels = torch.cat([row[0][0][begin:end] for row, begin, end in spans])
+    weight, bias = (one.to(channels.dtype) for one in weights_of(spec))
+    got = [backend.convolve(0, channels, weight, bias).split(lens.tolist())]
+    if spec.rule is not None:
+        given = [[one[begin:end] for one in row[1] or ()] for row, begin, end in spans]
+        got.append(backend.advance(0, *map(torch.cat, zip(*given, strict=True))).split(lens.tolist()))
+    found = dict(zip(slots, zip(*got, strict=True), strict=True))
+    return [found[slot] for slot in sorted(found)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_computes_what_transformers_does(kind: str, over: Over) -> None:
+    spec, tokens = KINDS[kind], 70
+    row = row_of(spec, tokens, seed=1)
+    backend = over(StateStorage([spec], ROWS, 0))
+    [got] = answers(backend, spec, [(3, row, 0, tokens)])
+    weight, bias = weights_of(spec)
+    [inputs] = row[0]
+    activation = "silu" if spec.convolution.activated else None
+    convolve = inspect.unwrap(modeling_qwen3_5.causal_conv1d_fn)
+    torch.testing.assert_close(got[0].t()[None], convolve(inputs.t()[None], weight, bias, activation))
+    if spec.rule is None or row[1] is None:
+        return
+    query, key, value, log_decay, beta = (one[None] for one in row[1])
+    rule = (
+        modeling_kimi_linear.recurrent_kimi_delta_attention
+        if spec.rule.by_channel
+        else modeling_qwen3_5.torch_recurrent_gated_delta_rule
+    )
+    want, _ = inspect.unwrap(rule)(
+        query,
+        key,
+        value,
+        g=log_decay,
+        beta=beta,
+        initial_state=None,
+        output_final_state=True,
+        use_qk_l2norm_in_kernel=True,
+    )
+    torch.testing.assert_close(got[1][None], want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_library_passes_its_check(kind: str, dtype: torch.dtype, library: Library) -> None:
+    limit = 1e-5 if dtype == torch.float32 else 1e-2
+    assert check_states(partial(NativeStates, library=library), [KINDS[kind]], dtype) < limit
+
+
+class _Wrong(TorchStates):
+    """Forgets one thing."""
+
+    def __init__(self, storage: StateStorage, what: str) -> None:
+        super().__init__(storage)
+        self._what = what
+
+    def convolve(self, layer: int, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return super().convolve(layer, inputs, weight, None if self._what == "bias" else bias)
+
+    def advance(self, layer: int, *heads: Tensor) -> Tensor:  # type: ignore[override]
+        query, key, value, log_decay, beta = heads
+        if self._what == "decay":
+            log_decay = torch.zeros_like(log_decay)
+        answer = super().advance(layer, query, key, value, log_decay, beta)
+        state = self._storage.rules[layer]
+        if self._what == "state" and state is not None:
+            state[2] = 0
+        return answer
+
+
+@pytest.mark.parametrize("what", ["bias", "decay", "state"])
+def test_the_check_sees_what_is_wrong(what: str) -> None:
+    with pytest.raises(Mismatch):
+        check_states(partial(_Wrong, what=what), [KINDS["delta"]], torch.float32)
+
+
+def cut(
+    data: st.DataObject,
+    backend: StateBackend,
+    storage: StateStorage,
+    spec: StateSpec,
+    row: Row,
+    others: list[Row],
+    cuts: list[int],
+) -> list[Tensor]:
+    """The answers for a row that is cut there, in steps with others, in slots that held other rows, and from
+    checkpoints that were made on the way."""
+    storage.memory.fill_(torch.nan)
+    at, slot = [0] * len(others), 0
+    found: list[tuple[Tensor, ...]] = []
+    for begin, end in itertools.pairwise(cuts):
+        lens = [data.draw(st.sampled_from([0, 1, 1, 3, 7])) for _ in others]
+        beside = [
+            (2 + number, other, at[number], at[number] + count)
+            for number, (other, count) in enumerate(zip(others, lens, strict=True))
+            if count
+        ]
+        found.append(answers(backend, spec, [(slot, row, begin, end), *beside])[0])
+        at = [place + count for place, count in zip(at, lens, strict=True)]
+        if end < cuts[-1] and data.draw(st.booleans()):  # leaves its slot, and comes back into another
+            storage.save(np.array([[slot, 1]], np.int32))
+            storage.memory[slot] = torch.nan
+            slot = 1 - slot
+            storage.load(np.array([[1, slot]], np.int32))
+    return list(map(torch.cat, zip(*found, strict=True)))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    data=st.data(),
+    kind=st.sampled_from(sorted(KINDS)),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_a_row_is_the_same_however_it_is_cut(data: st.DataObject, kind: str, dtype: torch.dtype) -> None:
+    """Bit by bit by the library; by PyTorch but for rounding, which depends on where numbers lie."""
+    spec, tokens = KINDS[kind], data.draw(st.integers(2, 40))
+    row, others = row_of(spec, tokens, 1, dtype), [row_of(spec, 60, seed, dtype) for seed in range(2, 5)]
+    cuts = sorted({0, tokens, *data.draw(st.lists(st.integers(1, tokens - 1), max_size=6))})
+    over: Over = partial(NativeStates, library=built())
+    [whole] = answers(over(StateStorage([spec], ROWS, 0)), spec, [(1, row, 0, tokens)])
+    storage = StateStorage([spec], ROWS, 2)
+    assert all(map(torch.equal, cut(data, over(storage), storage, spec, row, others, cuts), whole))
+    if dtype == torch.float32 and kind == "delta":
+        found = cut(data, TorchStates(storage), storage, spec, row, [], cuts)
+        for got, want in zip(found, whole, strict=True):
+            torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_threads_compute_the_same(kind: str, library: Library) -> None:
+    spec, rows = KINDS[kind], [row_of(KINDS[kind], 90, seed) for seed in range(ROWS)]
+    pieces = [(slot, row, 0, 1 if slot < 2 else 60 + slot) for slot, row in enumerate(rows)]
+    found = []
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        found.append(answers(NativeStates(StateStorage([spec], ROWS, 0), library), spec, pieces))
+    torch.set_num_threads(1)
+    for one, three in zip(*found, strict=True):
+        assert all(map(torch.equal, one, three))
+
+
+def test_inputs_may_lie_in_any_way(over: Over) -> None:
+    spec, tokens = KINDS["delta"], 9
+    row = row_of(spec, tokens, seed=1)
+    assert row[1] is not None
+    turned = tuple(one.transpose(0, 1).contiguous().transpose(0, 1) for one in (*row[0], *row[1]))
+    rows = row, (turned[:1], turned[1:])
+    pieces = [answers(over(StateStorage([spec], 1, 0)), spec, [(0, one, 0, tokens)]) for one in rows]
+    assert all(map(torch.equal, pieces[0][0], pieces[1][0]))
+
+
+def test_a_convolution_that_is_too_long_for_the_library_is_pytorchs(library: Library) -> None:
+    long = StateSpec(ConvolutionSpec(8, library.most_taps + 1, activated=False))
+    assert isinstance(native_states(StateStorage([long], 1, 0), library), TorchStates)
+    assert isinstance(native_states(StateStorage([KINDS["delta"]], 1, 0), library), NativeStates)
+
+
+def test_a_checkpoint_is_all_of_a_rows_state() -> None:
+    specs = list(KINDS.values())
+    storage = StateStorage(specs, 3, 2)
+    assert storage.memory.nbytes == 5 * bytes_per_row(specs)
+    storage.memory.random_()
+    before = storage.memory.clone()
+    storage.save(np.array([[2, 0], [0, 1]], np.int32))
+    storage.load(np.array([[1, 2]], np.int32))
+    assert torch.equal(storage.memory, before[[0, 1, 0, 2, 0]])
+    parts = [part[4] for parts in (storage.convolutions, storage.rules) for part in parts if part is not None]
+    assert sum(part.nbytes for part in parts) == bytes_per_row(specs)

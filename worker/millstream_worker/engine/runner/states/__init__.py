@@ -1,0 +1,1 @@
+"""Recurrent state beside keys and values: what a module keeps of its row from token to token."""

@@ -1,0 +1,85 @@
+"""Finds the functions through which modelling code advances recurrent states, and puts ours in their place.
+
+A module is known by the functions that its forward names. It gets a hook that adds what `occupy` put into it
+to the keywords of its calls, which it hands on to these functions. In the namespace of its modelling file
+they are replaced by ones that look for that keyword, and call the original without it: other models of the
+process are untouched.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+_CONVOLUTION = "causal_conv1d_fn"
+_RULES = ("torch_chunk_gated_delta_rule", "chunk_kimi_delta_attention")
+_KEYWORD = "millstream_state"
+_SLOT = "recurrent_state"  # the attribute through which a module finds what computes it
+
+
+class ModuleState(Protocol):
+    """What a module's functions call, in transformers' shapes. `options`: what else the module hands over."""
+
+    def convolve(
+        self,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        activation: str | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """inputs [1, channels, T], weight [channels, taps]; returns the shape of inputs."""
+
+    def advance(
+        self, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, **options: Any
+    ) -> tuple[Tensor, None]:
+        """[1, T, heads, dim]; returns the shape of value, and no state."""
+
+
+def take_over(model: nn.Module) -> tuple[nn.Module, ...]:
+    """Returns the modules of a model that keep a recurrent state, all of which can be occupied afterwards."""
+    found = tuple(module for module in model.modules() if _named(module))
+    for module in found:
+        module.register_forward_pre_hook(_hand_over, with_kwargs=True)
+        namespace = vars(sys.modules[type(module).__module__])
+        for name in _named(module):
+            if not hasattr(namespace[name], _KEYWORD):
+                namespace[name] = _replaced(namespace[name], name)
+    return found
+
+
+def occupy(modules: Sequence[nn.Module], states: Sequence[ModuleState | None]) -> None:
+    """Have each module's functions call its state; None: they compute by themselves again."""
+    for module, state in zip(modules, states, strict=True):
+        setattr(module, _SLOT, state)
+
+
+def _named(module: nn.Module) -> tuple[str, ...]:
+    """Returns the names of the functions that a module's forward calls."""
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    names = () if code is None else code.co_names
+    return tuple(name for name in (_CONVOLUTION, *_RULES) if name in names)
+
+
+def _hand_over(
+    module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    state = getattr(module, _SLOT, None)
+    return None if state is None else (args, options | {_KEYWORD: state})
+
+
+def _replaced(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def function(*args: Any, **options: Any) -> Any:
+        state: ModuleState | None = options.pop(_KEYWORD, None)
+        if state is None:
+            return original(*args, **options)
+        return state.convolve(*args, **options) if name == _CONVOLUTION else state.advance(*args, **options)
+
+    setattr(function, _KEYWORD, True)
+    return function

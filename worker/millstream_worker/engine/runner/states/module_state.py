@@ -1,0 +1,36 @@
+"""Connects the functions that a module calls to the backend of its states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from millstream_worker.engine.runner.states.interface import StateBackend
+
+
+class BackedState:
+    """The `ModuleState` of the backend's module number `layer`. `mark` is called with each step."""
+
+    def __init__(self, backend: StateBackend, layer: int, mark: Callable[[], None]) -> None:
+        self._backend = backend
+        self._layer = layer
+        self._mark = mark
+
+    def convolve(
+        self,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        activation: str | None = None,
+        **options: Any,
+    ) -> Tensor:
+        self._mark()
+        return self._backend.convolve(self._layer, inputs[0].t(), weight, bias).t()[None]
+
+    def advance(
+        self, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, **options: Any
+    ) -> tuple[Tensor, None]:
+        answer = self._backend.advance(self._layer, query[0], key[0], value[0], g[0], beta[0])
+        return answer[None], None

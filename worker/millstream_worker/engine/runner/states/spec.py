@@ -1,0 +1,56 @@
+"""Describes what one module keeps of a row, always in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+ITEM_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionSpec:
+    """A causal convolution of each channel with its newest inputs: out = Σ weight[j] · in[t − taps + 1 + j] +
+    bias, and SiLU of that where it is `activated`. The state holds the newest `taps` − 1 inputs."""
+
+    channels: int
+    taps: int
+    activated: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.taps - 1, self.channels)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaRuleSpec:
+    """The gated delta rule (Yang et al., Gated Delta Networks, 2024). With keys k and queries q of length 1,
+    per head: S ← exp(g) · S, S ← S + k ⊗ β (v − Sᵀ k), out = Sᵀ q / √key_dim. The state is S."""
+
+    key_heads: int  # of queries, too; each serves heads // key_heads consecutive heads
+    heads: int
+    key_dim: int
+    value_dim: int
+    by_channel: bool  # g has a number for each of key_dim; else one for each head
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.heads, self.key_dim, self.value_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpec:
+    """One module's state: of its convolution, and of the rule behind that, if there is one."""
+
+    convolution: ConvolutionSpec
+    rule: DeltaRuleSpec | None = None
+
+    @property
+    def numbers(self) -> int:
+        return prod(self.convolution.shape) + (0 if self.rule is None else prod(self.rule.shape))
+
+
+def bytes_per_row(specs: Sequence[StateSpec]) -> int:
+    """Returns the bytes of a row's state, of all modules; a checkpoint has as many."""
+    return sum(spec.numbers for spec in specs) * ITEM_BYTES
