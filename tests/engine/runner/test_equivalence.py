@@ -15,13 +15,23 @@ import pytest
 import torch
 from support.engine.planning import Segment, pack
 from support.engine.serving import logits_of, runner_of, serve
-from support.models.checkpoints import CASES, CONTEXT, MECHANISMS, VOCABULARY, generate, logits, plain, quiet
+from support.models.checkpoints import (
+    CASES,
+    CONTEXT,
+    MECHANISMS,
+    RECURRENT,
+    VOCABULARY,
+    generate,
+    logits,
+    plain,
+    quiet,
+    tolerance,
+)
 
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.model_config.model_types import PROVEN
 
-TOLERANCE = 5e-5  # of logits and logprobs, which are of the order of 5
 CLEAR = 1e-3  # least distance of the two highest logits at every token of a row: rounding must not decide
 BLOCK = 4
 TIERED = [pytest.param(case, marks=() if case in MECHANISMS else pytest.mark.slow) for case in CASES]
@@ -108,18 +118,18 @@ def test_the_batch_gives_the_tokens_of_generate(case: str, texts: Texts, load: L
 
     for handle, row in enumerate([*rows, rows[1]]):
         assert served.tokens[handle] == row.output
-        assert served.logprobs[handle] == pytest.approx(row.logprobs, abs=TOLERANCE)
+        assert served.logprobs[handle] == pytest.approx(row.logprobs, abs=tolerance(case))
         assert served.reasons[handle] == "length"
     assert served.stats.preemptions_total > 0
     assert served.stats.prefix_hit_total >= 2 * 28  # two rows found the shared full blocks of another
     assert len({token for row in rows for token in row.output}) >= 10, "outputs too uniform to prove anything"
 
 
-@pytest.mark.parametrize("case", TIERED)
+@pytest.mark.parametrize("case", [one for one in TIERED if one.values[0] not in RECURRENT])
 def test_logits_and_their_dependence_on_every_part_of_the_cache(case: str, texts: Texts, load: Load) -> None:
     """Logits at every position of rows that are computed in pieces; then the last token of each row again,
     with one thing wrong: the same comparison must see it."""
-    rows = [texts.text(length, 4) for length in (41, 9, 70)]
+    rows, off = [texts.text(length, 4) for length in (41, 9, 70)], tolerance(case)
     runner, storage = runner_of(load(case), blocks=40, block_size=BLOCK)
     blocks = [[*range(10, -1, -1), 19], [39, 12, 20, 13], [*range(21, 39), 14]]
     for start, end in ((0, 5), (5, 12), (12, 100)):
@@ -130,7 +140,7 @@ def test_logits_and_their_dependence_on_every_part_of_the_cache(case: str, texts
         ]
         pieces.sort(key=lambda piece: len(piece.tokens) > 1)
         want = torch.cat([rows[piece.slot].logits[start:end] for piece in pieces])
-        torch.testing.assert_close(logits_of(runner, pack(pieces, BLOCK)), want, atol=TOLERANCE, rtol=0)
+        torch.testing.assert_close(logits_of(runner, pack(pieces, BLOCK)), want, atol=off, rtol=0)
 
     def distance(slot: int, tokens: list[int], *, shift: int = 0) -> float:
         """Of the last token's logits from transformers', when it is computed once more."""
@@ -141,13 +151,13 @@ def test_logits_and_their_dependence_on_every_part_of_the_cache(case: str, texts
 
     for slot, row in enumerate(rows):
         last_full = blocks[slot][(len(row.tokens) - 1) // BLOCK - 1]
-        assert distance(slot, row.tokens) < TOLERANCE
-        assert distance(slot, row.tokens, shift=1) > 100 * TOLERANCE, "a wrong position goes unseen"
+        assert distance(slot, row.tokens) < off
+        assert distance(slot, row.tokens, shift=1) > 100 * off, "a wrong position goes unseen"
         kept = storage.copy_out(torch.tensor([last_full]))
         storage.copy_in(torch.tensor([last_full]), storage.copy_out(torch.tensor([blocks[slot - 1][0]])))
-        assert distance(slot, row.tokens) > 100 * TOLERANCE, "a wrong block goes unseen"
+        assert distance(slot, row.tokens) > 100 * off, "a wrong block goes unseen"
         storage.copy_in(torch.tensor([last_full]), kept)
-        assert distance(slot, row.tokens) < TOLERANCE
+        assert distance(slot, row.tokens) < off
         gap = row.tokens[:-3] + row.tokens[-2:]
         logits_of(runner, pack([Segment(slot, gap, 0, blocks[slot])], BLOCK))
-        assert distance(slot, gap) > 100 * TOLERANCE, "a missing token goes unseen"
+        assert distance(slot, gap) > 100 * off, "a missing token goes unseen"

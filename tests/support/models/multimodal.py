@@ -27,6 +27,13 @@ _HEADS = {"head_dim": 8}
 _MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
 _MIXED_MROPE = {**_MROPE, "mrope_interleaved": True}
 _HALF_MROPE = {**_MROPE, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 0]}
+_PART_MROPE = {**_MIXED_MROPE, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 0]}
+_DELTA = {
+    **_HEADS, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    "linear_conv_kernel_dim": 4,
+}  # fmt: skip
+_CONVOLUTIONS = {"layer_types": ["conv", "full_attention"], "conv_L_cache": 3}
 _XDROPE = {"rope_type": "default", "rope_theta": 10000.0, "xdrope_section": [1, 1, 1, 1]}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 _GEMMA = {
@@ -58,6 +65,8 @@ WHOLES: dict[str, tuple[str, dict[str, Any]]] = {
     "idefics3": ("idefics3", {"model_type": "llama"}),
     "internvl": ("internvl", {"model_type": "qwen2"}),
     "internvl-qwen3": ("internvl", {"model_type": "qwen3", **_HEADS}),
+    "lfm2_vl": ("lfm2_vl", {"model_type": "lfm2", **_CONVOLUTIONS}),
+    "lfm3_vl": ("lfm3_vl", {"model_type": "lfm3", **_CONVOLUTIONS}),
     "lighton_ocr": ("lighton_ocr", {"model_type": "qwen3", **_HEADS}),
     "llava": ("llava", {"model_type": "llama"}),
     "llava_next": ("llava_next", {"model_type": "mistral"}),
@@ -69,6 +78,9 @@ WHOLES: dict[str, tuple[str, dict[str, Any]]] = {
     "paddleocr_vl": ("paddleocr_vl", {**_HEADS, "rope_parameters": _MROPE}),
     "qwen2_5_vl": ("qwen2_5_vl", {"rope_parameters": _MROPE}),
     "qwen2_vl": ("qwen2_vl", {"rope_parameters": _MROPE}),
+    "qwen3_5": ("qwen3_5", {**_DELTA, "rope_parameters": _PART_MROPE}),
+    "qwen3_5_moe": ("qwen3_5_moe", {**_DELTA, **_EXPERTS, "rope_parameters": _PART_MROPE,
+                                    "shared_expert_intermediate_size": 24}),
     "qwen3_vl": ("qwen3_vl", {**_HEADS, "rope_parameters": _MIXED_MROPE}),
     "qwen3_vl_moe": ("qwen3_vl_moe", {**_HEADS, **_EXPERTS, "rope_parameters": _MIXED_MROPE}),
     "smolvlm": ("smolvlm", {"model_type": "llama"}),

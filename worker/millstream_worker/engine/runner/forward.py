@@ -55,7 +55,7 @@ class Eager:
 
     def reconnect(self) -> None:
         """Connect the modules, again after a compilation has replaced them."""
-        connect(self.loaded, self.attention, self.states, self.mark)
+        connect(self.loaded, self.attention, self.mark, self.states)
 
     @property
     def eager(self) -> Eager:

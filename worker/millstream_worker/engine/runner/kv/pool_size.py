@@ -55,17 +55,17 @@ def pool_bytes(
     engine in the middle of its first long prompt. Raises BadKVMemory.
     """
     free = max(0, free - aside)
-    beside = f" beside the {_size(aside)} that a step may need" if aside else ""
+    beside = f" beside the {size_name(aside)} that a step may need" if aside else ""
     wanted = _wanted(kv_memory, device, free)
     if wanted > free:
         raise BadKVMemory(
-            f"kv_memory {kv_memory!r}: only {_size(free)} are free on {device}{beside}; "
+            f"kv_memory {kv_memory!r}: only {size_name(free)} are free on {device}{beside}; "
             "give less, or a share (0.6)"
         )
     if wanted < bytes_per_block:
         raise BadKVMemory(
-            f"kv_memory {kv_memory!r}: {_size(wanted)} hold not even one block of {_size(bytes_per_block)}, "
-            f"with {_size(free)} free on {device}{beside}; "
+            f"kv_memory {kv_memory!r}: {size_name(wanted)} hold not even one block of "
+            f"{size_name(bytes_per_block)}, with {size_name(free)} free on {device}{beside}; "
             "give more, or lower max_step_tokens or max_rows"
         )
     return wanted
@@ -138,7 +138,7 @@ def capacity_line(info: EngineInfo) -> str:
     lengths = ", ".join(f"{tokens // length:,} of {length:,}" for length in rows)
     scales = ", scales included" if info.kv_format != info.dtype else ""
     return (
-        f"KV cache {_size(tokens * per_token)}: {info.blocks:,} blocks of {info.block_size} = {tokens:,} "
+        f"KV cache {size_name(tokens * per_token)}: {info.blocks:,} blocks of {info.block_size} = {tokens:,} "
         f"tokens of {per_token:,} bytes (2 x {info.kv_format} x layers x KV heads x head size{scales}); rows "
         f"that fit, by tokens each: {lengths}; at most {info.max_rows} at once"
     )
@@ -169,7 +169,8 @@ def _wanted(kv_memory: str, device: torch.device, free: int) -> int:
     return size
 
 
-def _size(count: int) -> str:
+def size_name(count: int) -> str:
+    """Returns bytes for people."""
     for unit, name in ((GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= unit:
             return f"{count / unit:.2f} {name}"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
@@ -19,7 +19,7 @@ from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.linear.quantized_layers import QuantizedLinear
 from millstream_worker.engine.runner.model_config.support import UnsupportedModel
 from millstream_worker.engine.runner.states.functions import take_over
-from millstream_worker.engine.runner.states.observed import ObservedState, StrangeState, observed_states
+from millstream_worker.engine.runner.states.observed import StrangeState, observed_states
 from millstream_worker.engine.runner.states.spec import StateSpec
 
 # Tensors, beside queries, keys and values, that modules may hand to an attention function.
@@ -95,15 +95,19 @@ def observe(model: PreTrainedModel, attention: str) -> Anatomy:
     wanted = tokens[0].clone()  # a number in its place has some models leave tokens out of their last layers
     given = {id(tokens): Argument.TOKENS, id(positions): Argument.POSITIONS, id(wanted): Argument.WANTED}
     recurrent = observed_states(take_over(model))
-    with _attentions_of(attention) as attentions, recurrent as states, calls_of(model) as calls:
-        answer = model(input_ids=tokens, position_ids=positions, use_cache=False, logits_to_keep=wanted)
+    try:
+        with _attentions_of(attention) as attentions, recurrent as states, calls_of(model) as calls:
+            answer = model(input_ids=tokens, position_ids=positions, use_cache=False, logits_to_keep=wanted)
+        specs = tuple(state.spec for state in states.values())
+    except StrangeState as error:
+        raise UnsupportedModel(f"{type(model).__name__} is not supported: {error}") from error
     _check(model, attentions, len(states))
     modules = tuple(attention.module for attention in attentions)
     return Anatomy(
         attention_modules=modules,
         layer_specs=tuple(attention.spec for attention in attentions),
         state_modules=tuple(states),
-        state_specs=_state_specs(model, states.values()),
+        state_specs=specs,
         layers=layers_of(model, (*modules, *states)),
         siblings=siblings_of(model, calls),
         body=_body(model, modules, calls, given),
@@ -218,13 +222,6 @@ def _layer_spec(query: Tensor, key: Tensor, value: Tensor, options: dict[str, An
         softcap=options.get("softcap"),
         sinks=options.get("s_aux") is not None,
     )
-
-
-def _state_specs(model: PreTrainedModel, states: Iterable[ObservedState]) -> tuple[StateSpec, ...]:
-    try:
-        return tuple(state.spec for state in states)
-    except StrangeState as error:
-        raise UnsupportedModel(f"{type(model).__name__} is not supported: {error}") from error
 
 
 def _check(model: PreTrainedModel, attentions: Sequence[_Attention], states: int) -> None:

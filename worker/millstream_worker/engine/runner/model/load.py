@@ -189,8 +189,8 @@ def load_model(
 def connect(
     loaded: LoadedModel,
     backend: AttentionBackend,
-    states: StateBackend | None,
     mark: Callable[[], None],
+    states: StateBackend | None = None,
 ) -> None:
     """Have each attention module compute its layer by `backend`, and each module with a recurrent state by
     `states`, which want `begin(plan)` before each forward; `mark` is called with each layer."""

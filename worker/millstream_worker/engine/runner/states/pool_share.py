@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millstream_worker.engine.runner.kv.pool_size import GIB, BadKVMemory
+from millstream_worker.engine.runner.kv.pool_size import BadKVMemory, size_name
 
 MOST_PLACES, FEWEST_PLACES = 256, 4  # for checkpoints
 _PLACES_SHARE = 0.2  # of what rows leave
@@ -31,17 +31,15 @@ def share_pool(size: int, block_bytes: int, row_bytes: int, rows: int, *, fixed:
     blocks = (left - places * row_bytes) // block_bytes
     if blocks < 1 or (not fixed and rows * row_bytes > size * _ROWS_SHARE):
         raise BadKVMemory(
-            f"kv_memory of {size / GIB:,.2f} GiB: the recurrent states of {rows} rows take "
-            f"{rows * row_bytes / GIB:,.2f} GiB of it, {row_bytes / 2**20:,.1f} MiB each, and as many bytes "
-            "each of the checkpoints; give more, or lower max_rows"
+            f"kv_memory of {size_name(size)}: the recurrent states of {rows} rows take "
+            f"{size_name(rows * row_bytes)} of it, {size_name(row_bytes)} each, and each checkpoint as much; "
+            "give more, or lower max_rows"
         )
     return PoolShare(blocks, places)
 
 
 def states_line(rows: int, places: int, row_bytes: int) -> str:
     """Returns the line for people."""
-    taken = (rows + places) * row_bytes / GIB
-    return (
-        f"recurrent states {taken:,.2f} GiB: {rows:,} rows and {places:,} checkpoints, "
-        f"{row_bytes / 2**20:,.2f} MiB each (float32)"
-    )
+    taken = size_name((rows + places) * row_bytes)
+    each = f"{size_name(row_bytes)} each (float32)"
+    return f"recurrent states {taken}: {rows:,} rows and {places:,} checkpoints, {each}"

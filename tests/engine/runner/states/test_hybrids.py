@@ -1,0 +1,281 @@
+"""Models that keep a recurrent state beside keys and values: what is seen of them, what of a row's state
+their logits depend on, and that nothing around a row changes a bit of it."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.engine.planning import Segment, pack
+from support.engine.serving import logits_of, runner_of
+from support.engine.whole_engine import answers, engine_on
+from support.models.checkpoints import (
+    CASES,
+    MECHANISMS,
+    RECURRENT,
+    VOCABULARY,
+    build,
+    logits,
+    plain,
+    quiet,
+)
+
+from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.process import CannotLoad
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.runner.model.load import LoadedModel, load_model
+from millstream_worker.engine.runner.model_config import model_types
+from millstream_worker.engine.runner.model_config.support import UnsupportedModel
+from millstream_worker.engine.runner.states import functions
+from millstream_worker.engine.runner.states.native_states import NativeStates
+from millstream_worker.engine.runner.states.spec import ConvolutionSpec, DeltaRuleSpec, StateSpec
+from millstream_worker.engine.runner.states.torch_states import TorchStates
+
+Load = Callable[[str], LoadedModel]
+BLOCK = 4
+TIERED = [
+    pytest.param(case, marks=() if case in MECHANISMS else pytest.mark.slow) for case in sorted(RECURRENT)
+]
+DELTA = StateSpec(ConvolutionSpec(64, 4, activated=True), DeltaRuleSpec(2, 4, 8, 8, by_channel=False))
+FOUND = {  # the state layers of the tiny models
+    "kimi_linear": [
+        StateSpec(ConvolutionSpec(96, 4, activated=True), DeltaRuleSpec(4, 4, 8, 8, by_channel=True))
+    ]
+    * 2,
+    "lfm2": [StateSpec(ConvolutionSpec(32, 3, activated=False))] * 3,
+    "lfm2_moe": [StateSpec(ConvolutionSpec(32, 3, activated=False))] * 3,
+    "lfm3": [StateSpec(ConvolutionSpec(32, 3, activated=False))] * 3,
+    "olmo_hybrid": [DELTA] * 2,
+    "qwen3_5_moe_text": [DELTA] * 2,
+    "qwen3_5_text": [DELTA] * 2,
+    "qwen3_next": [DELTA] * 2,
+}
+
+
+def test_types_with_a_state_are_known_as_such() -> None:
+    assert {CASES[case][0] for case in RECURRENT} == model_types.RECURRENT
+    assert model_types.RECURRENT < model_types.PROVEN
+
+
+@pytest.mark.parametrize("case", TIERED)
+def test_modules_with_a_state_are_found_by_what_they_call(case: str, load: Load) -> None:
+    """Other versions of transformers may name their functions otherwise: this tells."""
+    loaded = load(case)
+    assert list(loaded.state_specs) == FOUND[case]
+    assert len(loaded.anatomy.attention_modules) + len(FOUND[case]) == 4
+    assert loaded.anatomy.layers is not None
+
+
+@pytest.mark.parametrize("case", TIERED)
+def test_logits_and_their_dependence_on_the_state(
+    case: str, load: Load, checkpoint: Callable[[str], Path]
+) -> None:
+    """Logits at every position of rows that are computed in pieces, as transformers'; then the last token of
+    each row again, from its own checkpoint, and with one thing wrong: the same comparison must see it.
+
+    With delta rules transformers is off by up to 6e-4 of what it computes in float64, we by 1.1e-4."""
+    reference, chance = plain(checkpoint(case)), random.Random(7)
+    off = 5e-5 if case.startswith("lfm") else 1e-3
+    texts = [[chance.randrange(3, VOCABULARY) for _ in range(length)] for length in (45, 13, 74)]
+    with quiet():
+        wanted = [logits(reference, text) for text in texts]
+    runner, _ = runner_of(load(case), blocks=40, block_size=BLOCK)
+    assert runner.states is not None
+    blocks = [[*range(10, -1, -1), 19], [39, 12, 20, 13], [*range(21, 39), 14]]
+
+    def compute(slot: int, begin: int, end: int) -> torch.Tensor:
+        piece = Segment(slot, texts[slot][begin:end], begin, blocks[slot], range(end - begin))
+        return logits_of(runner, pack([piece], BLOCK))
+
+    for slot, text in enumerate(texts):
+        got = [compute(slot, *span) for span in ((0, 5), (5, 6), (6, 11), (11, len(text) - 1))]
+        runner.states.save(np.array([[slot, slot]], np.int32))
+        got.append(compute(slot, len(text) - 1, len(text)))
+        torch.testing.assert_close(torch.cat(got), wanted[slot], atol=off, rtol=0)
+
+    def from_checkpoint(slot: int, place: int) -> torch.Tensor:
+        """Logits of the last token."""
+        assert runner.states is not None
+        runner.states.load(np.array([[place, slot]], np.int32))
+        last = len(texts[slot]) - 1
+        return compute(slot, last, last + 1)[0]
+
+    def distance(slot: int, place: int) -> float:
+        return float((from_checkpoint(slot, place) - wanted[slot][-1]).abs().max())
+
+    for slot in range(len(texts)):
+        assert distance(slot, slot) < off
+        assert distance(slot, (slot + 1) % 3) > 20 * off, "another row's state goes unseen"
+        again = compute(slot, len(texts[slot]) - 1, len(texts[slot]))[0]
+        assert float((again - wanted[slot][-1]).abs().max()) > 20 * off, "a token twice goes unseen"
+        own = from_checkpoint(slot, slot)
+        for states in (runner.states.convolutions, runner.states.rules):
+            for state in filter(lambda one: one is not None, states):
+                place = runner.states.max_rows + slot
+                kept = state[place].clone()
+                state[place] = 0
+                changed = float((from_checkpoint(slot, slot) - own).abs().max())
+                assert changed > 2e-3, "a module without its state goes unseen"
+                state[place] = kept
+        assert distance(slot, slot) < off
+
+
+def requests_of(count: int, **sampling: Any) -> list[EngineRequest]:
+    """Ragged rows, some of which share a beginning."""
+    chance = random.Random(9)
+    shared = [chance.randrange(3, VOCABULARY) for _ in range(21)]
+    prompts = [
+        (shared if number % 2 else [])[: 7 + 5 * number]
+        + [chance.randrange(3, VOCABULARY) for _ in range(2 + 3 * (number % 4))]
+        for number in range(count)
+    ]
+    spec = SamplingSpec(temperature=0.0, top_logprobs=3, **sampling)
+    return [EngineRequest(handle, tuple(prompt), 20, spec) for handle, prompt in enumerate(prompts)]
+
+
+def drawn(engine: Engine[Any], requests: list[EngineRequest]) -> dict[int, Any]:
+    found = answers(engine, requests)
+    return {handle: (found.tokens[handle], found.logprobs[handle]) for handle in found.tokens}
+
+
+@pytest.mark.parametrize(
+    ("case", "sizes", "bytes_of_30_blocks"),
+    [("lfm2", {}, 23_808), ("qwen3_5_text", {"linear_num_value_heads": 32}, 264_000)],
+)
+def test_what_is_around_a_row_changes_no_bit_of_it(
+    case: str, sizes: dict[str, int], bytes_of_30_blocks: int, tmp_path: Path
+) -> None:
+    """Alone, from no checkpoint; among others with chunks of any length; from checkpoints; after a hundred
+    rows; preempted. Heads: PyTorch computes numbers that fill no vector with other functions."""
+    requests, folder = requests_of(10), build(case, tmp_path, **sizes)
+
+    def engine(**changes: Any) -> Engine[Any]:
+        return engine_on("cpu", folder, shared_attention=False, **changes)
+
+    alone: dict[int, Any] = {}
+    for request in requests:
+        alone |= drawn(engine(prefix_cache=False), [request])
+    for step_tokens in (5, 7, 64):
+        made = engine(max_step_tokens=step_tokens)
+        assert drawn(made, requests) == alone
+        assert made.scheduler._states.loaded > 3
+    made = engine()
+    for start in range(100, 200, 10):
+        answers(made, [EngineRequest(one.handle + start, one.prompt[::-1], 3) for one in requests])
+    assert drawn(made, requests) == alone
+    made = engine(kv_memory=str(bytes_of_30_blocks))
+    assert drawn(made, requests) == alone
+    assert made.scheduler.stats().preemptions_total > 0
+
+
+def test_choices_begin_at_one_checkpoint(checkpoint: Callable[[str], Path]) -> None:
+    made = engine_on("cpu", checkpoint("qwen3_5_text"))
+    prompt = tuple(range(5, 26))
+    sampling = SamplingSpec(temperature=1.0, seed=4)
+    found = answers(made, [EngineRequest(0, prompt, 6, sampling, choices=5)])
+    states = made.scheduler._states
+    assert (states.saved, states.loaded) == (1, 4)
+    assert made.scheduler.stats().prompt_computed_total == 21 + 4 * 1
+    for choice in range(5):
+        one = EngineRequest(0, prompt, 6, sampling, choices=choice + 1, done=tuple(range(choice)))
+        assert answers(engine_on("cpu", checkpoint("qwen3_5_text")), [one]).tokens == {
+            choice: found.tokens[choice]
+        }
+
+
+def test_a_damaged_state_is_not_found_again(checkpoint: Callable[[str], Path]) -> None:
+    """Its row ends, and the next with that prompt computes it anew."""
+    made = engine_on("cpu", checkpoint("qwen3_5_text"))
+    first, second = (EngineRequest(handle, (*range(5, 26), handle), 4) for handle in (0, 1))
+    answers(made, [first, second])
+    made.runner.states.memory.fill_(torch.nan)
+    assert answers(made, [EngineRequest(2, first.prompt, 4)]).reasons == {2: "error"}
+    assert answers(made, [EngineRequest(3, first.prompt, 4)]).reasons == {3: "length"}
+
+
+@pytest.mark.parametrize("changes", [{"weights": "int8"}, {"kv_dtype": "int8"}, {"dtype": "bfloat16"}])
+@pytest.mark.parametrize("case", ["lfm2", "qwen3_5_text"])
+def test_it_runs_with_small_numbers(
+    case: str, changes: dict[str, str], checkpoint: Callable[[str], Path]
+) -> None:
+    """Some tokens differ; most of the first ones do not."""
+    requests = requests_of(8)
+    exact, rough = (
+        answers(engine_on("cpu", checkpoint(case), **one), requests).tokens for one in ({}, changes)
+    )
+    assert sum(rough[handle][0] == exact[handle][0] for handle in exact) >= 5
+
+
+def test_native_states_are_checked_and_used(checkpoint: Callable[[str], Path]) -> None:
+    lines: list[str] = []
+    made = engine_on("cpu", checkpoint("qwen3_5_text"), lines.append, max_rows=3, host_swap="1MiB")
+    assert isinstance(made.runner.model.eager.states, NativeStates)
+    assert any(line.startswith("recurrent states checked: off by at most") for line in lines)
+    held = re.compile(r"recurrent states .* KiB: 3 rows and \d+ checkpoints, [\d.]+ KiB each")
+    assert any(map(held.match, lines)), lines
+    assert any(line.startswith("host_swap is off: rows with a recurrent state") for line in lines)
+    plainly = engine_on("cpu", checkpoint("qwen3_5_text"), attention="torch")
+    assert isinstance(plainly.runner.model.eager.states, TorchStates)
+
+
+@pytest.mark.parametrize("named", ["auto", "native"])
+def test_states_that_fail_their_check_are_pytorchs_or_refused(
+    named: str, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def advance(self: NativeStates, layer: int, query: Any, key: Any, value: Any, *rest: Any) -> Any:
+        return value * 0.5
+
+    monkeypatch.setattr(NativeStates, "advance", advance)
+    if named == "native":
+        with pytest.raises(CannotLoad, match="its recurrent states do not work here: a gated delta rule is"):
+            engine_on("cpu", checkpoint("qwen3_5_text"), attention=named)
+        return
+    lines: list[str] = []
+    made = engine_on("cpu", checkpoint("qwen3_5_text"), lines.append, attention=named)
+    assert isinstance(made.runner.model.eager.states, TorchStates)
+    assert any("recurrent states: plain PyTorch, many times slower: a gated delta" in line for line in lines)
+
+
+def test_a_gpu_is_refused_before_weights_are_read(
+    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(
+        UnsupportedModel, match=r"Qwen3_5ForCausalLM \(qwen3_5_text\) keeps a recurrent state"
+    ):
+        load_model(
+            str(checkpoint("qwen3_5_text")),
+            dtype=torch.float32,
+            device=torch.device("cuda"),
+            attention="torch",
+        )
+
+
+def test_other_models_of_the_process_compute_as_before(checkpoint: Callable[[str], Path]) -> None:
+    text = [*range(3, 60)]
+    with quiet():
+        before = logits(plain(checkpoint("qwen3_5_text")), text)
+        loaded = load_model(str(checkpoint("qwen3_5_text")), dtype=torch.float32, device=torch.device("cpu"))
+        runner_of(loaded, blocks=20, block_size=BLOCK)
+        assert torch.equal(logits(plain(checkpoint("qwen3_5_text")), text), before)
+
+
+def test_an_activation_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    folder = build("qwen3_5_text", tmp_path, hidden_act="gelu")
+    with pytest.raises(UnsupportedModel, match="convolutions are followed by 'gelu', and only silu is known"):
+        load_model(str(folder), dtype=torch.float32, device=torch.device("cpu"), attention="torch")
+
+
+def test_functions_of_other_names_are_missed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As another version of transformers may have them: the count of layers refuses the model."""
+    monkeypatch.setattr(functions, "_CONVOLUTION", "a_convolution")
+    monkeypatch.setattr(functions, "_RULES", ("a_rule",))
+    folder = build("qwen3_5_text", tmp_path)
+    with pytest.raises(UnsupportedModel, match="2 calls of the attention interface by 2 modules in 4 layers"):
+        load_model(str(folder), dtype=torch.float32, device=torch.device("cpu"), attention="torch")
