@@ -52,6 +52,7 @@ _SHAPES: dict[str, tuple[int, int, int | tuple[int, int], int | tuple[int, int]]
     "b": (32, 0, 512, 64),
     "c": (64, 200, 30, 50),
     "single": (1, 0, 128, 256),
+    "last": (256, 369, 1, 4),  # all but the last token of a prompt
     "128to128": (2048, 0, 128, 128),  # the lengths at which TensorRT-LLM's figures are published
     "1000to1000": (1024, 0, 1000, 1000),
 }

@@ -15,7 +15,7 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
-from millstream_worker.engine.runner.model_config.model_types import FOREIGN, HALVES, PROVEN, table
+from millstream_worker.engine.runner.model_config.model_types import FOREIGN, HALVES, PROVEN, RECURRENT, table
 from millstream_worker.engine.runner.model_config.support import LISTED, UnsupportedModel, check, unknown_type
 
 FIELD = Path(__file__).with_name("field.tsv")
@@ -52,6 +52,7 @@ def tables() -> dict[str, str]:
     return {
         "published": _names(PROVEN),
         "halves": _names(HALVES),
+        "recurrent": _names(RECURRENT),
         "left_out": "\n".join(("| why | types |", "|---|---|", *left_out)),
         "field": _field(models()),
     }

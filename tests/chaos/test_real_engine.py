@@ -1,5 +1,6 @@
-"""The same blows to workers that compute: a tiny random model in float32, its prefix cache shared among all
-jobs. Whatever is killed, every text is that of the undisturbed run, and no engine finds its KV pool damaged.
+"""The same blows to workers that compute: tiny random models in float32, of keys and values alone, and with
+recurrent states beside them, whose prefixes all jobs share. Whatever is killed, every text is that of the
+undisturbed run, and no engine finds its pools damaged.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ TOKENS = 200
 JOBS = 4
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = checkpoints.build(
-        "llama", tmp_path_factory.mktemp("models"), max_position_embeddings=512, num_hidden_layers=4
-    )
-    return write_tokenizer(folder)
+@pytest.fixture(scope="module", params=["llama", "qwen3_5_text"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sizes = {"max_position_embeddings": 512, "num_hidden_layers": 4}
+    if request.param in checkpoints.RECURRENT:
+        sizes["linear_num_value_heads"] = 32  # so many fill PyTorch's vectors: no neighbour changes a bit
+    return write_tokenizer(checkpoints.build(request.param, tmp_path_factory.mktemp("models"), **sizes))
 
 
 def order(own_id: str, number: int, texts: tuple[str, ...] = ()) -> Order:

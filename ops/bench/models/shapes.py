@@ -80,4 +80,36 @@ QWEN_06B: dict[str, Any] = {
     "use_cache": True,
 }
 
-SHAPES = {"tiny14m": TINY_14M, "smol135m": SMOL_135M, "qwen06b": QWEN_06B, "llama8b": LLAMA_8B}
+QWEN35_08B: dict[str, Any] = {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "model_type": "qwen3_5_text",
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 6,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "intermediate_size": 3584,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "rms_norm_eps": 1e-6,
+    "initializer_range": 0.02,
+    "tie_word_embeddings": True,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "dtype": "bfloat16",
+    "use_cache": True,
+}
+
+SHAPES = {
+    "tiny14m": TINY_14M,
+    "smol135m": SMOL_135M,
+    "qwen06b": QWEN_06B,
+    "qwen35-08b": QWEN35_08B,
+    "llama8b": LLAMA_8B,
+}

@@ -19,7 +19,7 @@ class ModelSize:
     weight_bytes: int  # read in a step: all but a separate embedding, of which a step reads some rows
     kv_token_bytes: int  # bytes x layers x KV heads x (size of a key + size of a value)
     pair_flops: int  # attention's per layer, for one token looking at one: 2 x heads x (key + value)
-    windows: tuple[int | None, ...]  # of each layer
+    windows: tuple[int | None, ...]  # of each layer with attention
     dtype: str = "bfloat16"  # of weights, keys and values
 
     def attended(self, start: int, end: int) -> int:
@@ -49,14 +49,15 @@ def size_of(folder: Path) -> ModelSize:
     key_and_value = (getattr(config, "qk_head_dim", None) or head_dim) + (
         getattr(config, "v_head_dim", None) or head_dim
     )
+    windows = _windows(config)
     return ModelSize(
         vocab_size=config.vocab_size,
         token_weights=inner - experts + int(experts * _active_share(config)),
         head_weights=head,
         weight_bytes=(inner + head) * (2 if narrow else dtype.itemsize),
-        kv_token_bytes=dtype.itemsize * config.num_hidden_layers * kv_heads * key_and_value,
+        kv_token_bytes=dtype.itemsize * len(windows) * kv_heads * key_and_value,
         pair_flops=2 * heads * key_and_value,
-        windows=_windows(config),
+        windows=windows,
         dtype=str(dtype).removeprefix("torch."),
     )
 
@@ -93,7 +94,8 @@ def _windows(config: Any) -> tuple[int | None, ...]:
         ]
         * layers
     )
-    return tuple(window if kind == "sliding_attention" else None for kind in types)
+    recurrent = ("linear_attention", "conv")
+    return tuple(window if kind == "sliding_attention" else None for kind in types if kind not in recurrent)
 
 
 def _pairs(tokens: int, window: int | None) -> int:

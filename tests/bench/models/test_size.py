@@ -28,6 +28,13 @@ def _size(folder: Path, kind: str, **fields: Any) -> ModelSize:
     return size_of(folder)
 
 
+def test_of_a_hybrid_model_only_some_layers_have_keys(tmp_path: Path) -> None:
+    kinds = ["linear_attention", "full_attention"]
+    size = _size(tmp_path, "qwen3_5_text", layer_types=kinds, head_dim=8)
+    assert size.kv_token_bytes == 2 * 1 * 2 * 2 * 8
+    assert size.windows == (None,)
+
+
 def test_a_plain_decoder(tmp_path: Path) -> None:
     size = _size(tmp_path, "llama", tie_word_embeddings=False)
     assert size.token_weights == LAYERS

@@ -71,6 +71,8 @@ WHOLES: dict[str, tuple[str, dict[str, Any]]] = {
     "llava": ("llava", {"model_type": "llama"}),
     "llava_next": ("llava_next", {"model_type": "mistral"}),
     "llava_onevision": ("llava_onevision", {"model_type": "qwen2"}),
+    "minicpmv4_6": ("minicpmv4_6", {"model_type": "qwen3_5_text", **_DELTA}),
+    "minicpmv4_7": ("minicpmv4_7", {"model_type": "qwen3_5_text", **_DELTA}),
     "mistral3": ("mistral3", {"model_type": "mistral", **_HEADS}),
     "mistral3-ministral3": ("mistral3", {"model_type": "ministral3", **_HEADS}),
     "ovis2": ("ovis2", {"model_type": "qwen2"}),

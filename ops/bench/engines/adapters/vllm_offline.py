@@ -30,6 +30,7 @@ class Vllm:
             skip_tokenizer_init=True,
             max_model_len=setup.longest_row + 1,
             seed=0,
+            enable_prefix_caching=True,  # by default it is off for models with recurrent states
             **chosen,
         )
         self._engine = model.llm_engine

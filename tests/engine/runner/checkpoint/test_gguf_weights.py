@@ -140,14 +140,15 @@ def test_bits_beyond_the_free_memory_are_refused(
         load(file, weights)
 
 
-def test_an_architecture_without_its_positions_is_refused(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", "gemma4")
+@pytest.mark.parametrize("architecture", ["gemma4", "lfm2"])
+def test_an_architecture_that_is_not_read_is_refused(architecture: str, tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", architecture)
     writer.add_tensor("token_embd.weight", np.ones((4, 32), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(GGUFError, match="gemma4 are not read yet; use its safetensors"):
+    with pytest.raises(GGUFError, match=f"{architecture} are not read yet; use its safetensors"):
         GGUFWeights(tmp_path / "tiny.gguf")
 
 

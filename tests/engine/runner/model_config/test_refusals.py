@@ -23,8 +23,8 @@ _NEW = "is newer than transformers"
 
 # Type, architecture, quantisation; words of the refusal.
 MODELS: list[tuple[str, str, dict[str, Any] | None, str]] = [
-    ("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", None, f"{_STATE}; of its kind runs qwen3"),
-    ("qwen3_5", "Qwen3_5ForConditionalGeneration", None, f"{_STATE}; of its kind runs qwen3"),
+    ("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", None, _RUNS),
+    ("qwen3_5", "Qwen3_5ForConditionalGeneration", None, _RUNS),
     ("qwen3_vl", "Qwen3VLForConditionalGeneration", None, _RUNS),
     ("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", None, _RUNS),
     ("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", _AWQ, _RUNS),
@@ -36,9 +36,9 @@ MODELS: list[tuple[str, str, dict[str, Any] | None, str]] = [
     ("gpt_oss", "GptOssForCausalLM", {"quant_method": "mxfp4"}, _RUNS),
     ("mistral3", "Mistral3ForConditionalGeneration", _FP8, _RUNS),
     ("mistral3", "Mistral3ForConditionalGeneration", None, _RUNS),
-    ("lfm2", "Lfm2ForCausalLM", None, _STATE),
-    ("lfm2_moe", "Lfm2MoeForCausalLM", None, _STATE),
-    ("lfm2_vl", "Lfm2VlForConditionalGeneration", None, _STATE),
+    ("lfm2", "Lfm2ForCausalLM", None, _RUNS),
+    ("lfm2_moe", "Lfm2MoeForCausalLM", None, _RUNS),
+    ("lfm2_vl", "Lfm2VlForConditionalGeneration", None, _RUNS),
     (
         "nemotron_h",
         "NemotronHForCausalLM",
@@ -58,7 +58,7 @@ MODELS: list[tuple[str, str, dict[str, Any] | None, str]] = [
     ("granite_docling", "GraniteDoclingForConditionalGeneration", None, _RUNS),
     ("smolvlm", "SmolVLMForConditionalGeneration", None, _RUNS),
     ("internvl", "InternVLForConditionalGeneration", None, _RUNS),
-    ("kimi_linear", "KimiLinearForCausalLM", None, "of its kind runs deepseek_v3"),
+    ("kimi_linear", "KimiLinearForCausalLM", None, _RUNS),
     ("lighton_ocr", "LightOnOcrForConditionalGeneration", None, _RUNS),
     ("paddleocr_vl", "PaddleOCRVLForConditionalGeneration", None, _RUNS),
     ("aya_vision", "AyaVisionForConditionalGeneration", None, "scales its logits otherwise"),

@@ -24,7 +24,8 @@ from millstream_worker.engine.runner.model_config.support import UnsupportedMode
 from millstream_worker.engine.runner.model_config.text_half import text_names
 
 TOLERANCE = 5e-5  # of logits, which are of the order of 5
-_DELTA_RULES = {"qwen3_5": 2e-4, "qwen3_5_moe": 2e-4}  # transformers computes them chunk by chunk
+# Transformers computes delta rules chunk by chunk.
+_DELTA_RULES = dict.fromkeys(("minicpmv4_6", "minicpmv4_7", "qwen3_5", "qwen3_5_moe"), 2e-4)
 BLOCK = 4
 BY_TIMM = "gemma3n"  # whose tower another library builds
 _FAST = {

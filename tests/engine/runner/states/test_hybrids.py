@@ -164,7 +164,7 @@ def test_what_is_around_a_row_changes_no_bit_of_it(
     for step_tokens in (5, 7, 64):
         made = engine(max_step_tokens=step_tokens)
         assert drawn(made, requests) == alone
-        assert made.scheduler._states.loaded > 3
+        assert made.scheduler.states.loaded > 3
     made = engine()
     for start in range(100, 200, 10):
         answers(made, [EngineRequest(one.handle + start, one.prompt[::-1], 3) for one in requests])
@@ -179,7 +179,7 @@ def test_choices_begin_at_one_checkpoint(checkpoint: Callable[[str], Path]) -> N
     prompt = tuple(range(5, 26))
     sampling = SamplingSpec(temperature=1.0, seed=4)
     found = answers(made, [EngineRequest(0, prompt, 6, sampling, choices=5)])
-    states = made.scheduler._states
+    states = made.scheduler.states
     assert (states.saved, states.loaded) == (1, 4)
     assert made.scheduler.stats().prompt_computed_total == 21 + 4 * 1
     for choice in range(5):
@@ -214,12 +214,14 @@ def test_it_runs_with_small_numbers(
 
 def test_native_states_are_checked_and_used(checkpoint: Callable[[str], Path]) -> None:
     lines: list[str] = []
-    made = engine_on("cpu", checkpoint("qwen3_5_text"), lines.append, max_rows=3, host_swap="1MiB")
+    asked = {"host_swap": "1MiB", "speculate": "always"}
+    made = engine_on("cpu", checkpoint("qwen3_5_text"), lines.append, max_rows=3, **asked)
     assert isinstance(made.runner.model.eager.states, NativeStates)
     assert any(line.startswith("recurrent states checked: off by at most") for line in lines)
     held = re.compile(r"recurrent states .* KiB: 3 rows and \d+ checkpoints, [\d.]+ KiB each")
     assert any(map(held.match, lines)), lines
     assert any(line.startswith("host_swap is off: rows with a recurrent state") for line in lines)
+    assert any(line.startswith("speculate is off: a recurrent state does not take back") for line in lines)
     plainly = engine_on("cpu", checkpoint("qwen3_5_text"), attention="torch")
     assert isinstance(plainly.runner.model.eager.states, TorchStates)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -43,10 +43,9 @@ def fit_memory(
     device, step_bytes = loaded.device, 0
     block_bytes = bytes_per_block(loaded.layer_specs, config.block_size, loaded.dtype)
     row_bytes, rows_set = bytes_per_row(loaded.state_specs), config.max_rows > 0
+    if row_bytes:
+        config = _without_what_states_do_not_have(config, report)
     pages = host_pages(config.host_swap, block_bytes, device, free_bytes(torch.device("cpu")))
-    if pages and row_bytes:
-        report("host_swap is off: rows with a recurrent state are computed again from a checkpoint")
-        pages = 0
 
     def share_beside(config: EngineConfig) -> PoolShare:
         nonlocal step_bytes
@@ -69,3 +68,13 @@ def fit_memory(
     config, share = fit_limits(config, device.type, share_beside, recurrent=row_bytes > 0)
     longest = min(loaded.context_length, config.max_context or loaded.context_length)
     return FittedMemory(config, share, step_bytes, pages, longest)
+
+
+def _without_what_states_do_not_have(config: EngineConfig, report: Callable[[str], None]) -> EngineConfig:
+    """Returns the configuration without draft tokens, which would have to be taken out of a state again, and
+    without host memory for blocks; what was asked for is reported."""
+    if config.host_swap != "0":
+        report("host_swap is off: rows with a recurrent state are computed again from a checkpoint")
+    if config.speculate == "always":
+        report("speculate is off: a recurrent state does not take back draft tokens yet")
+    return replace(config, host_swap="0", speculate="off")

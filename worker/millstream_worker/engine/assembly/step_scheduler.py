@@ -79,7 +79,7 @@ def scheduler_for(memory: FittedMemory, info: EngineInfo, depth: int, swap: Host
             pipeline_depth=depth,
             step_time_target_s=config.step_time_target_ms / 1000,
             step_time_for_all=config.step_time_for == "all",
-            speculate=config.speculate if not memory.share.places else "off",
+            speculate=config.speculate,
             host_blocks=swap.pages if swap else 0,
             host_blocks_a_step=copied_blocks(config),
             host_block_s=swap.block_seconds() if swap else 0.0,

@@ -54,8 +54,10 @@ class Scheduler:
             config.max_rows, blocks_for(self._row_factory.longest, config.block_size), config.block_size
         )
         self._waiting = WaitingRows(config.patience_s, Prefixes(pool), own_turn=2 * config.max_rows)
-        self._states = StatePool(config.state_places, config.block_size) if config.state_places else None
-        self._running_rows = RunningRows(pool, self._batch, self._waiting, self._states)
+        self.states: StatePool | None = None
+        if config.state_places:
+            self.states = StatePool(config.state_places, config.block_size, ends=config.prefix_cache)
+        self._running_rows = RunningRows(pool, self._batch, self._waiting, self.states)
         self._step_time = StepTimeModel(config.step_time_target_s, config.max_step_tokens)
         self._sharing = SharedPrefixes(self._batch, config.sharing)
         self._constrained = ConstrainedRows(self._batch, config.vocab_size)
@@ -101,8 +103,8 @@ class Scheduler:
                 self._over.append((row.handle, reason))
             else:
                 self._rows[row.handle] = row
-                if self._states is not None:
-                    self._states.know(row)
+                if self.states is not None:
+                    self.states.row_added(row)
                 self._waiting.add(row, now)
         return None
 
@@ -133,8 +135,8 @@ class Scheduler:
         assert len(self._outstanding) <= self.config.pipeline_depth, "settle the oldest plan first"
         if self._outstanding and self._awaits_samples():
             return None
-        if self._states is not None:
-            self._states.begin_plan()
+        if self.states is not None:
+            self.states.begin_plan()
         if (host := self._running_rows.pool.host) is not None:
             host.weigh(self.config.host_block_s, self._step_time.token_s * self.config.block_size)
         displace(self._running_rows, now)
@@ -155,8 +157,8 @@ class Scheduler:
         if host is not None:
             swap_out, swap_in = host.take_copies()
             plan = replace(plan, swap_out=swap_out, swap_in=swap_in)
-        if self._states is not None:
-            loads, saves = (np.array(pairs, np.int32).reshape(-1, 2) for pairs in self._states.take_copies())
+        if self.states is not None:
+            loads, saves = (np.array(pairs, np.int32).reshape(-1, 2) for pairs in self.states.take_copies())
             plan = replace(plan, state_loads=loads, state_saves=saves)
         self._batch.launch(launch.slots, launch.kv_lens, plan.decodes, launch.tokens)
         self._outstanding.append(launch)
@@ -258,8 +260,8 @@ class Scheduler:
         non_finite = [row for row in (launch.rows[index] for index in sampled.non_finite) if row.lives]
         for row in non_finite:
             self._running_rows.pool.forget(row.blocks)
-            if self._states is not None:
-                self._states.forget(row.chain)
+            if self.states is not None:
+                self.states.forget(row.chain)
             self._drop(row)
             self._running_rows.retire(row)
         return [(row.handle, "error") for row in non_finite]
@@ -267,8 +269,8 @@ class Scheduler:
     def _drop(self, row: Row) -> None:
         """The row is over, or aborted."""
         del self._rows[row.handle]
-        if self._states is not None:
-            self._states.forgo(row)
+        if self.states is not None:
+            self.states.row_over(row)
 
     def _publish_output(self, launch: Launch) -> None:
         """Publish blocks that decoding rows have filled; their last token may have been the device's only."""
@@ -289,6 +291,6 @@ class Scheduler:
         assert {row.handle: row for row in (*self._waiting, *inside)} == self._rows, (
             "rows by handle are wrong"
         )
-        if self._states is not None:
+        if self.states is not None:
             taken = [row for row in self._batch.rows if row is not None]
-            self._states.check(self._rows.values(), taken, self._batch.scheduled.tolist())
+            self.states.check(self._rows.values(), taken, self._batch.scheduled.tolist())

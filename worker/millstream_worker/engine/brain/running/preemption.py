@@ -1,9 +1,9 @@
 """Chooses the row to preempt when blocks run out: the row of the lowest lane that loses least.
 
 A row loses the computed tokens in blocks that nobody else holds: the others stay, and preempting it frees
-none of them. A row that was preempted before counts double for each time, so that it is not always the same
-one. The first row in rank never yields to rows of its own lane: so one row always reaches its end, and after
-it the next.
+none of them. With a recurrent state it loses those behind its deepest checkpoint. A row that was preempted
+before counts double for each time, so that it is not always the same one. The first row in rank never yields
+to rows of its own lane: so one row always reaches its end, and after it the next.
 """
 
 from __future__ import annotations
@@ -45,11 +45,8 @@ def least_loss(running_rows: RunningRows, rows: list[Row], missing: int) -> Row:
 
 def _loss(running_rows: RunningRows, row: Row, own_blocks: int) -> int:
     """Tokens to compute again."""
+    scheduled, size = int(running_rows.batch.scheduled[row.slot]), running_rows.batch.block_size
+    kept = len(row.blocks) - own_blocks
     if running_rows.states is not None:
-        depth = running_rows.states.depth(row.chain, min(len(row.chain), len(row.blocks)))
-        return int(running_rows.batch.scheduled[row.slot]) - depth * running_rows.batch.block_size << min(
-            row.preemptions, 32
-        )
-    shared = (len(row.blocks) - own_blocks) * running_rows.batch.block_size
-    computed = int(running_rows.batch.scheduled[row.slot]) - shared
-    return computed << min(row.preemptions, 32)
+        kept = running_rows.states.depth(row.chain, min(len(row.chain), scheduled // size))
+    return scheduled - kept * size << min(row.preemptions, 32)

@@ -64,7 +64,8 @@ class RunningRows:
         if self.states is None:
             return False
         most = (row.known - 1) // self.batch.block_size
-        return self.states.awaited(row.hash_blocks(most, self.batch.block_size)[:most], len(cached))
+        chain = row.hash_blocks(most, self.batch.block_size)[:most]
+        return self.states.awaited(chain, len(cached), row.priority)
 
     def next_chunk(self, row: Row, most: int) -> Chunk:
         """Returns the next known tokens of a row, at most `most`: up to where it is to make a checkpoint."""

@@ -27,7 +27,8 @@ _ARCHITECTURES = {
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
 }
-_UNREAD = ("gemma4",)  # whose rotary bases transformers does not read
+# Of gemma4 transformers does not read the rotary bases; of lfm2 the file's convolutions are not compared yet.
+_UNREAD = ("gemma4", "lfm2")
 _FURTHER_ENDS = (gguf.Keys.Tokenizer.EOT_ID, gguf.Keys.Tokenizer.EOM_ID)
 _ROTATED = ("attn_q.", "attn_k.")
 _FLOATING = {  # GGUFReader gives bytes of what numpy does not have

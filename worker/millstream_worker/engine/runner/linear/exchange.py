@@ -26,9 +26,9 @@ def exchange(model: nn.Module, replacement: Replacement) -> None:
 
 def refuse_experts(model: nn.Module, weights: str) -> None:
     """Raises ValueError for a model with experts, whose weights are no layers'."""
-    windows = {module.weight for module in model.modules() if isinstance(module, nn.Conv1d)}
+    filters = {module.weight for module in model.modules() if isinstance(module, nn.Conv1d)}
     for name, parameter in model.named_parameters():
-        if parameter.ndim > 2 and parameter not in windows:
+        if parameter.ndim > 2 and parameter not in filters:
             raise ValueError(
                 f"weights {weights!r}: {name} {list(parameter.shape)} holds experts, which stay as they are "
                 "in a checkpoint; use weights 'auto'"

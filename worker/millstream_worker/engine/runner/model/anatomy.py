@@ -88,8 +88,7 @@ class _Attention:
 def observe(model: PreTrainedModel, attention: str) -> Anatomy:
     """Runs one token through `model`, whose attention function is registered as `attention`. No tensor of the
     forward is kept. Modules with a recurrent state can be occupied afterwards. Raises `UnsupportedModel`
-    where neither attention nor state is called once per layer, or they depend on tensors that the engine does
-    not know."""
+    unless each layer calls attention, or advances a state, once, and of tensors that the engine knows."""
     tokens = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
     positions = torch.zeros_like(tokens)
     wanted = tokens[0].clone()  # a number in its place has some models leave tokens out of their last layers
@@ -101,14 +100,19 @@ def observe(model: PreTrainedModel, attention: str) -> Anatomy:
         specs = tuple(state.spec for state in states.values())
     except StrangeState as error:
         raise UnsupportedModel(f"{type(model).__name__} is not supported: {error}") from error
-    _check(model, attentions, len(states))
     modules = tuple(attention.module for attention in attentions)
+    layers = layers_of(model, (*modules, *states))
+    _check(model, attentions, len(states))
+    if states and layers is None:
+        raise UnsupportedModel(
+            f"{type(model).__name__} is not supported: its layers do not have attention or a state each"
+        )
     return Anatomy(
         attention_modules=modules,
         layer_specs=tuple(attention.spec for attention in attentions),
         state_modules=tuple(states),
         state_specs=specs,
-        layers=layers_of(model, (*modules, *states)),
+        layers=layers,
         siblings=siblings_of(model, calls),
         body=_body(model, modules, calls, given),
         vocab_size=answer.logits.shape[-1],

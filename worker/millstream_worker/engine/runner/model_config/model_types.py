@@ -34,8 +34,8 @@ HALVES = frozenset((
     "deepseek_ocr2", "ernie4_5_vl_moe", "exaone4_5", "gemma3", "gemma3n", "gemma4", "gemma4_unified",
     "glm4v", "glm_ocr", "glmga", "got_ocr2", "granite_docling", "hunyuan_vl", "idefics3", "internvl",
     "internvl_chat", "lfm2_vl", "lfm3_vl", "lighton_ocr", "llava", "llava_next", "llava_onevision",
-    "mistral3", "muse_glimmer", "ovis2", "paddleocr_vl", "phi4_multimodal", "qwen2_5_vl", "qwen2_vl",
-    "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "smolvlm",
+    "minicpmv4_6", "minicpmv4_7", "mistral3", "muse_glimmer", "ovis2", "paddleocr_vl", "phi4_multimodal",
+    "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "smolvlm",
 ))  # fmt: skip
 
 # Of these, types that transformers does not know: the field of config.json with a text type that it knows.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -46,7 +45,7 @@ def take_over(model: nn.Module) -> tuple[nn.Module, ...]:
     found = tuple(module for module in model.modules() if _named(module))
     for module in found:
         module.register_forward_pre_hook(_hand_over, with_kwargs=True)
-        namespace = vars(sys.modules[type(module).__module__])
+        namespace = _forward(module).__globals__
         for name in _named(module):
             if not hasattr(namespace[name], _KEYWORD):
                 namespace[name] = _replaced(namespace[name], name)
@@ -59,9 +58,13 @@ def occupy(modules: Sequence[nn.Module], states: Sequence[ModuleState | None]) -
         setattr(module, _SLOT, state)
 
 
+def _forward(module: nn.Module) -> Any:
+    return inspect.unwrap(type(module).forward)
+
+
 def _named(module: nn.Module) -> tuple[str, ...]:
     """Returns the names of the functions that a module's forward calls."""
-    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    code = getattr(_forward(module), "__code__", None)
     names = () if code is None else code.co_names
     return tuple(name for name in (_CONVOLUTION, *_RULES) if name in names)
 

@@ -65,7 +65,8 @@ class NativeStates:
             inputs = inputs.contiguous()
         out = intercept.empty(inputs, *inputs.shape)
         numbers = addressof(self._convolutions[layer]), addressof(self._convolving)
-        tensors = (inputs, weight.contiguous(), bias, out)
+        weight = weight.to(inputs.dtype).contiguous()
+        tensors = (inputs, weight, None if bias is None else bias.to(inputs.dtype), out)
         intercept.call(self._library.convolve[inputs.dtype], tensors, *numbers, inputs.stride(0))
         return out
 
@@ -74,7 +75,7 @@ class NativeStates:
     ) -> Tensor:
         rule = self._rules[layer]
         assert rule is not None, f"module {layer} has no rule"
-        query, key, value = (_side_by_side(heads) for heads in (query, key, value))
+        query, key, value = (_side_by_side(heads.to(value.dtype)) for heads in (query, key, value))
         log_decay, beta = (numbers.float().contiguous() for numbers in (log_decay, beta))
         out = intercept.empty(value, *value.shape)
         numbers = addressof(rule), addressof(self._advancing)

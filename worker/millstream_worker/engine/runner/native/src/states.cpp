@@ -24,24 +24,26 @@ template <class T>
 void advance(const T* query, const T* key, const T* value, const float* log_decay, const float* beta, T* out,
              const DeltaRule* layer, const StateStep* step, int64_t query_token, int64_t key_token,
              int64_t value_token) {
-    const int narrow = (layer->value_dim + NARROW * LANES - 1) / (NARROW * LANES);
-    const int wide = (layer->value_dim + WIDE * LANES - 1) / (WIDE * LANES);
-    const int64_t items = int64_t(step->count) * layer->heads;
-    const bool few = items * wide < 4 * int64_t(step->threads);
-    const int parts = few ? narrow : wide;
-    one_by_one(items * parts, step->threads, [&](int64_t number) {
-        const StateSegment& segment = step->segments[number / parts / layer->heads];
-        const int head = int(number / parts % layer->heads), part = int(number % parts);
-        const auto columns = [&](auto advanced, int width) {
-            const int end = std::min(layer->value_dim, (few ? NARROW : WIDE) * LANES * (part + 1));
-            for (int begin = (few ? NARROW : WIDE) * LANES * part; begin < end; begin += width)
-                advanced(*layer, segment, head, begin, Rows<T>{query, query_token}, Rows<T>{key, key_token},
-                         Rows<T>{value, value_token}, log_decay, beta, out, scratch);
+    const int64_t heads = int64_t(step->count) * layer->heads;
+    const int wide_parts = (layer->value_dim + WIDE * LANES - 1) / (WIDE * LANES);
+    const bool few = heads * wide_parts < 4 * int64_t(step->threads);  // to share out
+    const int width = (few ? NARROW : WIDE) * LANES, parts = (layer->value_dim + width - 1) / width;
+    const auto item = [&](int64_t number) {
+        const int64_t head = number / parts;
+        return Item{step->segments[head / layer->heads], int(head % layer->heads), int(number % parts) * width};
+    };
+    one_by_one(heads * parts, step->threads, [&](int64_t number) {
+        const Item own = item(number);
+        const auto columns = [&](auto advanced, int count, const float* ahead) {
+            for (int begin = own.begin; begin < std::min(own.begin + width, layer->value_dim); begin += count)
+                advanced(*layer, {own.segment, own.head, begin}, Rows<T>{query, query_token}, Rows<T>{key, key_token},
+                         Rows<T>{value, value_token}, log_decay, beta, out, ahead, scratch);
         };
-        if (few || segment.tokens > 1)
-            columns(advance_columns<NARROW, T>, NARROW * LANES);
+        const int64_t next = number + step->threads;  // probably this thread's
+        if (few || own.segment.tokens > 1)
+            columns(advance_columns<NARROW, T>, NARROW * LANES, nullptr);
         else
-            columns(advance_columns<WIDE, T>, WIDE * LANES);
+            columns(advance_columns<WIDE, T>, width, next < heads * parts ? state_of(*layer, item(next)) : nullptr);
     });
 }
 

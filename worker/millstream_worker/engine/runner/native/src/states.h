@@ -5,7 +5,7 @@
 #include "scratch.h"
 #include "vectors.h"
 
-// Fields as in library.py, all three.
+// Fields as in library.py, but for the segments', which native_states.py lays out.
 struct Convolution {
     int32_t channels, taps, activated;
     int64_t row;   // numbers from one slot's state to the next
@@ -64,6 +64,29 @@ inline void store_some(uint16_t* to, Vector numbers, int count) {
     for (int lane = 0; lane < std::min(count, LANES); ++lane) to[lane] = narrowed(numbers[lane]);
 }
 
+// Past the caches, to an address that a vector's size divides where that can be.
+inline void stream_some(float* to, Vector numbers, int count) {
+#if defined(__AVX512F__)
+    if (count >= LANES && reinterpret_cast<uintptr_t>(to) % sizeof numbers == 0) {
+        _mm512_stream_ps(to, (__m512)numbers);
+        return;
+    }
+#elif defined(__AVX__)
+    if (count >= LANES && reinterpret_cast<uintptr_t>(to) % sizeof numbers == 0) {
+        _mm256_stream_ps(to, (__m256)numbers);
+        return;
+    }
+#endif
+    store_some(to, numbers, count);
+}
+
+// What was streamed is seen by other threads after this.
+inline void end_streaming() {
+#if defined(__AVX__)
+    _mm_sfence();
+#endif
+}
+
 inline Vector silu(Vector x) {
     Vector power = x * -LOG2_E;
     power = power > 126.0f ? broadcast(126.0f) : power;
@@ -101,7 +124,9 @@ void convolve_channels(const Convolution& layer, const StateStep& step, int chan
         for (int tap = 0; tap < taps; ++tap)
             weights[tap][lane] = widened(weight[int64_t(channel + lane) * taps + tap]);
     const Vector shift = bias ? load_some(bias + channel, count) : Vector{};
-    const auto convolved = taps == 4 ? convolve_tokens<3, T> : taps == 3 ? convolve_tokens<2, T> : convolve_tokens<0, T>;
+    auto convolved = convolve_tokens<0, T>;
+    if (taps == 3) convolved = convolve_tokens<2, T>;
+    if (taps == 4) convolved = convolve_tokens<3, T>;
     for (int number = 0; number < step.count; ++number)
         convolved(layer, step.segments[number], channel, inputs, weights, shift, out);
 }
@@ -124,8 +149,9 @@ struct Token {
     float *key, *query, *decay;
 };
 
+// By itself: parts of larger code may be contracted in other ways, and a token's numbers be others then.
 template <class T>
-inline void prepare(const Token& token, const DeltaRule& layer, const T* key, const T* query, const float* log_decay) {
+__attribute__((noinline)) void prepare(const Token& token, const DeltaRule& layer, const T* key, const T* query, const float* log_decay) {
     const int dim = layer.key_dim;
     normalise(key, dim, 1.0f, token.key);
     normalise(query, dim, 1.0f / std::sqrt(float(dim)), token.query);
@@ -133,6 +159,17 @@ inline void prepare(const Token& token, const DeltaRule& layer, const T* key, co
         const Vector logs = layer.by_channel ? load_some(log_decay + d, dim - d) : broadcast(*log_decay);
         store(token.decay + d, power_of_two(logs * LOG2_E));
     }
+}
+
+// What a thread takes: columns of one head of a segment, from `begin` on.
+struct Item {
+    const StateSegment& segment;
+    int head, begin;
+};
+
+inline float* state_of(const DeltaRule& layer, const Item& item) {
+    const int64_t heads_before = int64_t(item.head) * layer.key_dim * layer.value_dim;
+    return layer.state + item.segment.slot * layer.row + heads_before + item.begin;
 }
 
 // Some columns of a head's state in the storage; their rows are `row` apart.
@@ -187,26 +224,65 @@ inline void end_token(const Token& token, int key_dim, const float* held, const 
     }
 }
 
-// All tokens of a segment, for V vectors of columns of one head from `begin` on. In between the state is in the
-// scratch: in the storage its rows lie so far apart that a processor's cache holds few of them.
+// A token of a row that decodes: the state is read where it is, twice, the second time from a near cache. Meanwhile
+// the processor fetches `ahead`, the columns that come next.
+template <int V>
+inline void only_token(const Token& token, int key_dim, const Columns& columns, const float* ahead, Vector wanted[V],
+                       float beta, Vector* answer) {
+    Vector found[V] = {};
+    for (int d = 0; d < key_dim; ++d) {
+        const Vector decay = broadcast(token.decay[d]), key = broadcast(token.key[d]);
+        for (int v = 0; v < V; ++v) {
+            const float* from = columns.state + d * columns.row + v * LANES;
+            if (ahead && d % 2 == 0) __builtin_prefetch(ahead + d * columns.row + v * LANES, 0, 2);
+            found[v] = fused(load_some(from, columns.count - v * LANES) * decay, key, found[v]);
+        }
+    }
+    for (int v = 0; v < V; ++v) found[v] = (wanted[v] - found[v]) * broadcast(beta);
+    for (int d = 0; d < key_dim; ++d) {
+        const Vector decay = broadcast(token.decay[d]);
+        const Vector key = broadcast(token.key[d]), query = broadcast(token.query[d]);
+        for (int v = 0; v < V; ++v) {
+            float* place = columns.state + d * columns.row + v * LANES;
+            if (ahead && d % 2) __builtin_prefetch(ahead + d * columns.row + v * LANES, 0, 2);
+            const Vector now = fused(found[v], key, load_some(place, columns.count - v * LANES) * decay);
+            stream_some(place, now, columns.count - v * LANES);
+            answer[v] = fused(now, query, answer[v]);
+        }
+    }
+}
+
+// All tokens of a segment, for V vectors of columns. In between the state is in the scratch: in the storage its
+// rows lie so far apart that a processor's cache holds few of them.
 template <int V, class T>
-void advance_columns(const DeltaRule& layer, const StateSegment& segment, int head, int begin, Rows<T> query,
-                     Rows<T> key, Rows<T> value, const float* log_decay, const float* beta, T* out,
-                     Scratch& scratch) {
+void advance_columns(const DeltaRule& layer, const Item& item, Rows<T> query, Rows<T> key, Rows<T> value,
+                     const float* log_decay, const float* beta, T* out, const float* ahead, Scratch& scratch) {
+    const StateSegment& segment = item.segment;
+    const int head = item.head, begin = item.begin;
     const int key_dim = layer.key_dim, value_dim = layer.value_dim, padded = key_dim + LANES;
     const int key_head = head / (layer.heads / layer.key_heads) * key_dim;
     scratch.reserve(6 * Scratch::bytes<float>(padded) + Scratch::bytes<float>(key_dim * V * LANES));
     const auto taken = [&] { return scratch.take<float>(padded); };
     Token token{taken(), taken(), taken()}, next{taken(), taken(), taken()};
     float* held = scratch.take<float>(key_dim * V * LANES);
-    float* state = layer.state + segment.slot * layer.row + int64_t(head) * key_dim * value_dim + begin;
-    const Columns columns{state, value_dim, std::min(value_dim - begin, V * LANES)};
+    const Columns columns{state_of(layer, item), value_dim, std::min(value_dim - begin, V * LANES)};
     const auto prepared = [&](const Token& to, int64_t number) {
         const int64_t decays = (number * layer.heads + head) * (layer.by_channel ? key_dim : 1);
         prepare(to, layer, key.at(number) + key_head, query.at(number) + key_head, log_decay + decays);
     };
     Vector found[V] = {};
     prepared(token, segment.first);
+    if (segment.tokens == 1 && !segment.fresh) {
+        const int64_t place = int64_t(segment.first) * layer.heads + head;
+        Vector wanted[V], answer[V] = {};
+        const T* values = value.at(segment.first) + head * value_dim + begin;
+        for (int v = 0; v < V; ++v) wanted[v] = load_some(values + v * LANES, columns.count - v * LANES);
+        only_token<V>(token, key_dim, columns, ahead, wanted, beta[place], answer);
+        T* to = out + place * value_dim + begin;
+        for (int v = 0; v < V; ++v) store_some(to + v * LANES, answer[v], columns.count - v * LANES);
+        end_streaming();
+        return;
+    }
     if (segment.fresh)
         std::fill(held, held + key_dim * V * LANES, 0.0f);
     else
