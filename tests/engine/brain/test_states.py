@@ -112,7 +112,7 @@ def test_a_prompts_end_evicts_nothing() -> None:
     assert 1.5 * ideal(prompts) < computed(rig) <= 3.5 * ideal(prompts)
 
 
-def test_the_second_visit_of_an_unknown_prefix_makes_a_checkpoint() -> None:
+def test_the_second_visit_of_a_prefix_makes_a_checkpoint() -> None:
     """The first did not know that anyone would come."""
     rig = hybrid(state_places=1)
     prompts = [[*SYSTEM, *text(30)] for _ in range(5)]
@@ -121,7 +121,7 @@ def test_the_second_visit_of_an_unknown_prefix_makes_a_checkpoint() -> None:
     assert computed(rig) == 80 + 80 + 3 * (80 - 48)
 
 
-def test_rows_behind_those_that_wait_for_a_checkpoint_are_not_held_up() -> None:
+def test_rows_behind_those_that_wait_are_not_held_up() -> None:
     rig = hybrid(max_step_tokens=300)
     long, other = text(200), text(12)
     rig.add(*(ask(number, [*long, *text(5)], 2) for number in range(3)), ask(9, other, 2))
@@ -184,7 +184,7 @@ def test_a_prompts_end_that_has_no_place_cuts_nothing() -> None:
     assert [plan.token_count for plan in rig.plans] == [48, 2, 50]
 
 
-def test_the_same_prompt_again_begins_at_the_last_block_that_is_shared() -> None:
+def test_the_same_prompt_again_begins_at_its_last_shared_block() -> None:
     """Of 48 tokens: the last one is computed, and so its block."""
     rig = hybrid(state_places=1)
     rig.run(ask(9, text(50), 1))  # has the place

@@ -15,7 +15,7 @@ from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.protocol.outputs import EngineStats
 from millstream_worker.engine.protocol.request import EngineRequest
-from millstream_worker.engine.runner.forward import Eager
+from millstream_worker.engine.runner.forward import Eager, storage_of_states
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.runner import Launched, Runner
@@ -23,7 +23,6 @@ from millstream_worker.engine.runner.sampling.chooser import Chooser
 from millstream_worker.engine.runner.sampling.numpy_chooser import NumpyChooser
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 from millstream_worker.engine.runner.sampling.torch_chooser import TorchChooser
-from millstream_worker.engine.runner.states.storage import StateStorage
 
 STATE_PLACES = 6  # for checkpoints of recurrent state
 
@@ -41,7 +40,7 @@ def runner_of(
 ) -> tuple[Runner, KVStorage]:
     storage = KVStorage(loaded.layer_specs, blocks, block_size, loaded.dtype, loaded.device)
     sampler = Sampler(loaded.vocab_size, max_rows, torch.device(loaded.device), _chooser(loaded))
-    states = StateStorage(loaded.state_specs, max_rows, STATE_PLACES) if loaded.state_specs else None
+    states = storage_of_states(loaded, max_rows, STATE_PLACES)
     model = Eager(loaded, storage, sampler.last_tokens, state_storage=states)
     return Runner(model, sampler, states=states), storage
 

@@ -27,7 +27,6 @@ from millstream_worker.engine.runner.self_check.state_check import (
     random_channels,
     random_heads,
 )
-from millstream_worker.engine.runner.states.interface import StateBackend
 from millstream_worker.engine.runner.states.native_states import NativeStates, native_states
 from millstream_worker.engine.runner.states.spec import (
     ConvolutionSpec,
@@ -35,7 +34,8 @@ from millstream_worker.engine.runner.states.spec import (
     StateSpec,
     bytes_per_row,
 )
-from millstream_worker.engine.runner.states.storage import StateStorage
+from millstream_worker.engine.runner.states.state_backend import StateBackend
+from millstream_worker.engine.runner.states.state_storage import StateStorage
 from millstream_worker.engine.runner.states.torch_states import TorchStates
 
 Over = Callable[[StateStorage], StateBackend]
@@ -237,7 +237,7 @@ def test_inputs_may_lie_in_any_way(over: Over) -> None:
     assert all(map(torch.equal, pieces[0][0], pieces[1][0]))
 
 
-def test_a_convolution_that_is_too_long_for_the_library_is_pytorchs(library: Library) -> None:
+def test_a_convolution_too_long_for_the_library_is_pytorchs(library: Library) -> None:
     long = StateSpec(ConvolutionSpec(8, library.most_taps + 1, activated=False))
     assert isinstance(native_states(StateStorage([long], 1, 0), library), TorchStates)
     assert isinstance(native_states(StateStorage([KINDS["delta"]], 1, 0), library), NativeStates)

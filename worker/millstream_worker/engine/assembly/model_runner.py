@@ -8,7 +8,7 @@ import torch
 
 from millstream_worker.engine.assembly.fitted_memory import FittedMemory
 from millstream_worker.engine.runner.device.free_cores import FreeCores
-from millstream_worker.engine.runner.forward import Eager, Forward
+from millstream_worker.engine.runner.forward import Eager, Forward, storage_of_states
 from millstream_worker.engine.runner.gpu.cuda_graphs import recording
 from millstream_worker.engine.runner.gpu.cuda_graphs.cuda import CudaRecorder
 from millstream_worker.engine.runner.gpu.cuda_graphs.recorder import CannotRecord
@@ -21,7 +21,6 @@ from millstream_worker.engine.runner.runner import Runner
 from millstream_worker.engine.runner.sampling.chooser import Chooser
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 from millstream_worker.engine.runner.self_check.findings import Findings
-from millstream_worker.engine.runner.states.storage import StateStorage
 
 
 def runner_for(
@@ -37,9 +36,7 @@ def runner_for(
     swap = open_swap(config, memory.host_pages, storage, report)
     sampler = Sampler(loaded.vocab_size, config.max_rows, device, chooser)
     cores = FreeCores(torch.get_num_threads()) if device.type == "cpu" else None
-    states = None
-    if loaded.state_specs:
-        states = StateStorage(loaded.state_specs, config.max_rows, memory.share.places)
+    states = storage_of_states(loaded, config.max_rows, memory.share.places)
     eager = Eager(loaded, storage, sampler.last_tokens, mark, states)
     return Runner(eager, sampler, mark, swap, cores, states), swap
 

@@ -16,8 +16,13 @@ from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.device.transfer import together
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.load import LoadedModel, connect
-from millstream_worker.engine.runner.states.interface import StateBackend
-from millstream_worker.engine.runner.states.storage import StateStorage
+from millstream_worker.engine.runner.states.state_backend import StateBackend
+from millstream_worker.engine.runner.states.state_storage import StateStorage
+
+
+def storage_of_states(loaded: LoadedModel, max_rows: int, places: int) -> StateStorage | None:
+    """Returns memory for the states of so many slots and checkpoints; None for a model without states."""
+    return StateStorage(loaded.state_specs, max_rows, places) if loaded.state_specs else None
 
 
 class Forward(Protocol):

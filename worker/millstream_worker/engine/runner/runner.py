@@ -17,7 +17,7 @@ from millstream_worker.engine.runner.forward import Forward
 from millstream_worker.engine.runner.kv.host_swap import HostSwap
 from millstream_worker.engine.runner.sampling.sampled_tensors import SampledTensors
 from millstream_worker.engine.runner.sampling.sampler import Sampler
-from millstream_worker.engine.runner.states.storage import StateStorage
+from millstream_worker.engine.runner.states.state_storage import StateStorage
 
 Mark = Callable[[], None]
 

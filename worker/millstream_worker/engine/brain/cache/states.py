@@ -21,9 +21,10 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from millstream_worker.engine.brain.batch.rows import Row
+if TYPE_CHECKING:
+    from millstream_worker.engine.brain.batch.rows import Row
 
 Pairs = list[tuple[int, int]]
 T = TypeVar("T")
@@ -139,7 +140,7 @@ class StatePool:
                 self._free.append(self._evict(name))
 
     def begin_plan(self) -> None:
-        """What the plan before makes can be read now."""
+        """Let rows begin at what the plan before makes."""
         self._fresh.clear()
 
     def take_copies(self) -> tuple[Pairs, Pairs]:

@@ -16,8 +16,8 @@ from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.native.build import build
 from millstream_worker.engine.runner.native.compiler import CannotBuild
 from millstream_worker.engine.runner.native.library import ENTRIES, Library
-from millstream_worker.engine.runner.states.interface import StateBackend
-from millstream_worker.engine.runner.states.storage import StateStorage
+from millstream_worker.engine.runner.states.state_backend import StateBackend
+from millstream_worker.engine.runner.states.state_storage import StateStorage
 from millstream_worker.engine.runner.states.torch_states import TorchStates
 
 if TYPE_CHECKING:

@@ -41,10 +41,10 @@ from millstream_worker.engine.runner.model_config.quantization import without_qu
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.quantization.packed import is_packed
 from millstream_worker.engine.runner.states import functions
-from millstream_worker.engine.runner.states.interface import StateBackend
 from millstream_worker.engine.runner.states.module_state import BackedState
 from millstream_worker.engine.runner.states.spec import StateSpec
-from millstream_worker.engine.runner.states.storage import StateStorage
+from millstream_worker.engine.runner.states.state_backend import StateBackend
+from millstream_worker.engine.runner.states.state_storage import StateStorage
 
 if TYPE_CHECKING:
     from millstream_worker.engine.runner.gpu.gpu import Gpu

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan, packed_plan
 from millstream_worker.engine.runner.self_check.deviation import TOLERANCE, compare
-from millstream_worker.engine.runner.states.interface import StateBackend
 from millstream_worker.engine.runner.states.spec import DeltaRuleSpec, StateSpec
-from millstream_worker.engine.runner.states.storage import StateStorage
+from millstream_worker.engine.runner.states.state_backend import StateBackend
+from millstream_worker.engine.runner.states.state_storage import StateStorage
 from millstream_worker.engine.runner.states.torch_states import TorchStates
 
 _STEPS = ((9, 1, 3, 21, 2), (1, 1, 1, 1, 1), (1, 5, 1, 1, 17))  # new tokens of each slot

@@ -22,7 +22,8 @@ _SLOT = "recurrent_state"  # the attribute through which a module finds what com
 
 
 class ModuleState(Protocol):
-    """What a module's functions call, in transformers' shapes. `options`: what else the module hands over."""
+    """Stands for the state of a module: its functions call it, with transformers' shapes. `options`: whatever
+    else the module hands over."""
 
     def convolve(
         self,

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from millstream_worker.engine.runner.states.interface import StateBackend
+from millstream_worker.engine.runner.states.state_backend import StateBackend
 
 
 class BackedState:

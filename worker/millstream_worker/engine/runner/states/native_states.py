@@ -18,9 +18,9 @@ from millstream_worker.engine.runner.native.library import (
     Library,
     StateStepNumbers,
 )
-from millstream_worker.engine.runner.states.interface import StateBackend
 from millstream_worker.engine.runner.states.spec import ConvolutionSpec, DeltaRuleSpec
-from millstream_worker.engine.runner.states.storage import StateStorage
+from millstream_worker.engine.runner.states.state_backend import StateBackend
+from millstream_worker.engine.runner.states.state_storage import StateStorage
 from millstream_worker.engine.runner.states.torch_states import TorchStates
 
 _THREADED = 1 << 15  # numbers of the states that a step's tokens change: with fewer, others need not wake up

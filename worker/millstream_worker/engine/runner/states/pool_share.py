@@ -14,7 +14,7 @@ _ROWS_SHARE = 1 / 3  # that rows may take where their number is open
 
 @dataclass(frozen=True, slots=True)
 class PoolShare:
-    """What a pool of some size holds."""
+    """The contents of a pool of some size."""
 
     blocks: int
     places: int = 0  # for checkpoints of recurrent state

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from millstream_worker.engine.brain.batch.plan import Plan
-from millstream_worker.engine.runner.states.storage import StateStorage
+from millstream_worker.engine.runner.states.state_storage import StateStorage
 
 EPSILON = 1e-6  # beside the square of a key's length, as in the modelling code
 

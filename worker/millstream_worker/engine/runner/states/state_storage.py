@@ -21,7 +21,7 @@ from millstream_worker.engine.runner.states.spec import ITEM_BYTES, StateSpec, b
 
 
 class StateStorage:
-    """Of `max_rows` slots and `places` checkpoints."""
+    """Holds `max_rows` slots and `places` checkpoints; zeros at first."""
 
     def __init__(self, specs: Sequence[StateSpec], max_rows: int, places: int) -> None:
         self.specs = tuple(specs)
