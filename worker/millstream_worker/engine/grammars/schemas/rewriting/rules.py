@@ -82,10 +82,12 @@ def exclusive_options(part: Schema, scope: Scope) -> Schema:
 
 def dependencies(part: Schema, scope: Scope) -> Schema:
     """Properties that need others, or a schema, as alternatives: without them, or with what they need."""
-    needed = [(name, {"required": names}) for name, names in part.get("dependentRequired", {}).items()]
+    required = part.get("dependentRequired", {}).items()
+    needed = [(name, {"required": names}) for name, names in required if names]
     needed += list(part.get("dependentSchemas", {}).items())
     for name, one in part.get("dependencies", {}).items():  # of early drafts
-        needed.append((name, {"required": one} if isinstance(one, list) else one))
+        if one != []:
+            needed.append((name, {"required": one} if isinstance(one, list) else one))
     rest = without(part, "dependentRequired", "dependentSchemas", "dependencies")
     if not needed:
         return rest
