@@ -52,7 +52,7 @@ slow: $(STAMP) ## Run the slow tests: long ones, all that runs on Redis, the pin
 # torch, oneDNN and the compiler held down: what a processor that has AVX2 only computes. How models are traced
 # is nothing of the processor's.
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 CXX=$(CURDIR)/tests/support/g++-avx2
-AVX2_TESTS := tests/engine/runner/native \
+AVX2_TESTS := tests/engine/runner/native tests/engine/runner/states \
 	$(patsubst %,tests/engine/runner/test_%.py,attention equivalence replace replay)
 # What the run of all tests shows as well: libraries that name their processor, each further architecture; how
 # the library is built, how its work is cut into pieces and who computes them. Of replayed steps, those of a model
