@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.engine.serving import Served, serve
-from support.models.checkpoints import CASES, MECHANISMS
+from support.models.checkpoints import CASES, MECHANISMS, RECURRENT
 from torch._dynamo.utils import counters
 
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
@@ -74,7 +74,7 @@ def test_a_kind_of_layer_is_compiled_once(case: str, kinds: int, load: Load, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", sorted(CASES.keys() - UNTRACED - REPEATED - ALIKE))
+@pytest.mark.parametrize("case", sorted(CASES.keys() - UNTRACED - REPEATED - ALIKE - RECURRENT))
 def test_the_tokens_of_every_architecture(case: str, load: Load, tmp_path: Path) -> None:
     """Compiled steps are compared with plain ones when they are made. One case of each mechanism is made into
     the operations that a compiler gets, and serves, too."""
@@ -93,6 +93,11 @@ def test_the_tokens_of_every_architecture(case: str, load: Load, tmp_path: Path)
         for handle, logprobs in want.logprobs.items():
             assert got.logprobs[handle] == pytest.approx(logprobs, abs=5e-5)
         assert compilations() == 1
+
+
+def test_recurrent_states_are_not_compiled_yet(load: Load, tmp_path: Path) -> None:
+    with pytest.raises(CannotCompile, match="recurrent states is not compiled yet"):
+        compile_model(load("lfm2"), tmp_path, lambda line: None, backends=["eager"])
 
 
 @pytest.mark.slow
