@@ -18,7 +18,6 @@ _AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128}
 _GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}
 _BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 _RUNS = ""
-_STATE = "keeps state beside keys and values"
 _NEW = "is newer than transformers"
 
 # Type, architecture, quantisation; words of the refusal.
@@ -39,14 +38,9 @@ MODELS: list[tuple[str, str, dict[str, Any] | None, str]] = [
     ("lfm2", "Lfm2ForCausalLM", None, _RUNS),
     ("lfm2_moe", "Lfm2MoeForCausalLM", None, _RUNS),
     ("lfm2_vl", "Lfm2VlForConditionalGeneration", None, _RUNS),
-    (
-        "nemotron_h",
-        "NemotronHForCausalLM",
-        None,
-        f"{_STATE} (state-space or convolution layers); of its kind runs",
-    ),
-    ("nemotron_h", "NemotronHForCausalLM", _NVFP4, _STATE),
-    ("granitemoehybrid", "GraniteMoeHybridForCausalLM", None, "of its kind runs granite"),
+    ("nemotron_h", "NemotronHForCausalLM", None, _RUNS),
+    ("nemotron_h", "NemotronHForCausalLM", _NVFP4, _RUNS),
+    ("granitemoehybrid", "GraniteMoeHybridForCausalLM", None, _RUNS),
     ("glm4_moe_lite", "Glm4MoeLiteForCausalLM", None, _RUNS),
     ("deepseek_v32", "DeepseekV32ForCausalLM", _FP8, "selects or compresses the keys"),
     ("llama4", "Llama4ForConditionalGeneration", None, "of its kind runs llama"),

@@ -24,8 +24,7 @@ from millstream_worker.engine.runner.model_config.support import (
 )
 
 REFUSED = {
-    "keeps state beside keys and values": "mamba mamba2 falcon_mamba jamba zamba2 nemotron_h "
-    "granitemoehybrid falcon_h1 rwkv recurrent_gemma",
+    "keeps state beside keys and values": "mamba mamba2 falcon_mamba jamba zamba2 rwkv recurrent_gemma",
     "linear attention": "minimax",
     "in its own code, past transformers' attention interface": "gptj bloom mpt xglm falcon codegen",
     "attends within chunks": "llama4_text",

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.engine.libraries import built
 from torch import Tensor
+from transformers.models.granitemoehybrid import modeling_granitemoehybrid
 from transformers.models.kimi_linear import modeling_kimi_linear
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
@@ -27,10 +29,11 @@ from millstream_worker.engine.runner.self_check.state_check import (
     random_channels,
     random_heads,
 )
+from millstream_worker.engine.runner.states.module_state import BackedState
 from millstream_worker.engine.runner.states.native_states import NativeStates, native_states
 from millstream_worker.engine.runner.states.spec import (
     ConvolutionSpec,
-    DeltaRuleSpec,
+    RuleSpec,
     StateSpec,
     bytes_per_row,
 )
@@ -39,16 +42,15 @@ from millstream_worker.engine.runner.states.state_storage import StateStorage
 from millstream_worker.engine.runner.states.torch_states import TorchStates
 
 Over = Callable[[StateStorage], StateBackend]
+MIXED = ConvolutionSpec(144, 4, activated=True)
 KINDS = {
     "convolution": StateSpec(ConvolutionSpec(70, 3, activated=False)),
     "long-convolution": StateSpec(ConvolutionSpec(17, 6, activated=True)),
-    "delta": StateSpec(
-        ConvolutionSpec(144, 4, activated=True), DeltaRuleSpec(2, 4, 12, 40, by_channel=False)
-    ),
-    "channels": StateSpec(
-        ConvolutionSpec(96, 4, activated=True), DeltaRuleSpec(3, 3, 40, 9, by_channel=True)
-    ),
-    "wide": StateSpec(ConvolutionSpec(64, 4, activated=True), DeltaRuleSpec(1, 2, 16, 300, by_channel=False)),
+    "delta": StateSpec(MIXED, RuleSpec(2, 4, 12, 40)),
+    "channels": StateSpec(MIXED, RuleSpec(3, 3, 40, 9, by_channel=True)),
+    "scan": StateSpec(MIXED, RuleSpec(2, 8, 24, 20, corrects=False)),
+    "wide": StateSpec(MIXED, RuleSpec(1, 2, 16, 300)),
+    "wide-scan": StateSpec(MIXED, RuleSpec(1, 2, 16, 300, corrects=False)),
 }
 ROWS = 5
 DTYPES = [torch.float32, torch.bfloat16]
@@ -107,7 +109,7 @@ def test_each_computes_what_transformers_does(kind: str, over: Over) -> None:
     activation = "silu" if spec.convolution.activated else None
     convolve = inspect.unwrap(modeling_qwen3_5.causal_conv1d_fn)
     torch.testing.assert_close(got[0].t()[None], convolve(inputs.t()[None], weight, bias, activation))
-    if spec.rule is None or row[1] is None:
+    if spec.rule is None or row[1] is None or not spec.rule.corrects:
         return
     query, key, value, log_decay, beta = (one[None] for one in row[1])
     rule = (
@@ -126,6 +128,25 @@ def test_each_computes_what_transformers_does(kind: str, over: Over) -> None:
         use_qk_l2norm_in_kernel=True,
     )
     torch.testing.assert_close(got[1][None], want)
+
+
+def test_scans_are_those_of_transformers(over: Over) -> None:
+    """In two pieces, with all that a module may hand over."""
+    spec, tokens = StateSpec(MIXED, RuleSpec(2, 8, 24, 20, corrects=False)), 50
+    random = torch.Generator().manual_seed(2)
+    given = [torch.randn(1, tokens, *shape, generator=random) for shape in ((8, 20), (8,), (2, 24), (2, 24))]
+    x, dt, b, c = given
+    a, d, bias = -torch.rand(8, generator=random), *torch.randn(2, 8, generator=random)
+    options: dict[str, Any] = {"chunk_size": 16, "D": d, "dt_bias": bias, "dt_softplus": True}
+    options["dt_limit"] = (0.1, 1.5)
+    want = inspect.unwrap(modeling_granitemoehybrid.mamba2_chunk_scan)(x, dt, a, b, c, **options)
+    backend = over(StateStorage([spec], 1, 0))
+    state, found = BackedState(backend, 0, lambda: None), []
+    for begin, end in ((0, 17), (17, tokens)):
+        backend.begin(packed_plan([end - begin], [end], np.zeros((1, tokens), np.int32), 16))
+        piece = slice(begin, end)
+        found.append(state.scan(x[:, piece], dt[:, piece], a, b[:, piece], c[:, piece], z=None, **options))
+    torch.testing.assert_close(torch.cat(found, 1), want, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -24,6 +24,7 @@ from millstream_worker.engine.runner.states.spec import StateSpec
 
 # Tensors, beside queries, keys and values, that modules may hand to an attention function.
 _KNOWN_TENSORS = {"s_aux", "position_ids", "cache_position"}
+_RECURRENT_KINDS = ("linear_attention", "conv", "mamba", "mamba2")  # of layers, as configurations name them
 
 
 class Argument(Enum):
@@ -102,11 +103,7 @@ def observe(model: PreTrainedModel, attention: str) -> Anatomy:
         raise UnsupportedModel(f"{type(model).__name__} is not supported: {error}") from error
     modules = tuple(attention.module for attention in attentions)
     layers = layers_of(model, (*modules, *states))
-    _check(model, attentions, len(states))
-    if states and layers is None:
-        raise UnsupportedModel(
-            f"{type(model).__name__} is not supported: its layers do not have attention or a state each"
-        )
+    _check(model, attentions, tuple(states))
     return Anatomy(
         attention_modules=modules,
         layer_specs=tuple(attention.spec for attention in attentions),
@@ -228,16 +225,18 @@ def _layer_spec(query: Tensor, key: Tensor, value: Tensor, options: dict[str, An
     )
 
 
-def _check(model: PreTrainedModel, attentions: Sequence[_Attention], states: int) -> None:
-    """`states`: how many modules keep a recurrent one, each in the place of attention."""
+def _check(model: PreTrainedModel, attentions: Sequence[_Attention], states: Sequence[nn.Module]) -> None:
+    """`states`: modules that keep a recurrent one."""
     name, calls = type(model).__name__, len(attentions)
-    callers = len({attention.module for attention in attentions})
-    layers = model.config.get_text_config().num_hidden_layers
-    if calls != callers or calls + states != layers:
-        beside = f", and {states} modules with a recurrent state," if states else ""
+    modules = {attention.module for attention in attentions}
+    config = model.config.get_text_config()
+    layers = config.num_hidden_layers
+    expected = _announced(config) if states else (layers, 0)
+    if calls != len(modules) or (calls, len(states)) != expected or not _apart(model, modules, states):
+        beside = f", and {len(states)} modules with a recurrent state," if states else ""
         raise UnsupportedModel(
-            f"{name} is not supported: {calls} calls of the attention interface by {callers} modules{beside} "
-            f"in {layers} layers; it must be one a layer"
+            f"{name} is not supported: {calls} calls of the attention interface by {len(modules)} modules"
+            f"{beside} in {layers} layers; it must be one a layer"
         )
     if not all(getattr(attention.module, "is_causal", True) for attention in attentions):
         raise UnsupportedModel(
@@ -249,6 +248,30 @@ def _check(model: PreTrainedModel, attentions: Sequence[_Attention], states: int
     tensors = {tensor for attention in attentions for tensor in attention.tensors}
     if unknown := sorted(tensors - _KNOWN_TENSORS):
         raise UnsupportedModel(f"{name} is not supported: its attention depends on {', '.join(unknown)}")
+
+
+def _announced(config: Any) -> tuple[int, int]:
+    """Returns how many layers of a model with recurrent states have attention, and how many have a state: as
+    its kinds of layers say, or both in each where it has none."""
+    kinds = getattr(config, "layers_block_type", None) or getattr(config, "layer_types", None)
+    if not kinds:
+        return config.num_hidden_layers, config.num_hidden_layers
+    states = sum(kind in _RECURRENT_KINDS for kind in kinds)
+    attentions = sum(kind.endswith("attention") and kind not in _RECURRENT_KINDS for kind in kinds)
+    return attentions, states
+
+
+def _apart(model: nn.Module, attentions: set[nn.Module], states: Sequence[nn.Module]) -> bool:
+    """True without states, or if the members of one list hold all of them, and at most one of each kind."""
+    if not states:
+        return True
+    kinds = attentions, set(states)
+    lists = (one for one in model.modules() if isinstance(one, nn.ModuleList))
+    held = ([[len(kind & set(member.modules())) for kind in kinds] for member in one] for one in lists)
+    totals = [len(kind) for kind in kinds]
+    return any(
+        [*map(sum, zip(*one, strict=True))] == totals and max(map(max, one)) == 1 for one in held if one
+    )
 
 
 def _body(

@@ -10,23 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 PROVEN = frozenset((
-    "afmoe", "apertus", "arcee", "axk1", "beam", "biogpt", "bitnet", "cohere", "cohere2", "cohere2_moe",
-    "cwm", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe",
-    "flex_olmo", "flint", "gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text",
-    "gemma4_unified_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_bigcode", "gpt_neox",
-    "gpt_oss", "granite", "granite_swa", "granitemoe", "granitemoe_swa", "granitemoeshared", "helium",
-    "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "hyperclovax", "internlm3", "iquestcoder", "jais2",
-    "jetmoe", "kimi_linear", "kolibri1", "laguna", "lfm2", "lfm2_moe", "lfm3", "llama", "longcat_flash",
-    "mellum", "mimo_v2_flash", "minicpm3", "minimax_m2", "ministral", "ministral3", "mistral", "mixtral",
-    "nanochat", "nemotron", "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "opt", "persimmon", "phi",
-    "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
-    "qwen3_next", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2", "vaultgemma", "youtu",
+    "afmoe", "apertus", "arcee", "axk1", "bamba", "beam", "biogpt", "bitnet", "cohere", "cohere2",
+    "cohere2_moe", "cwm", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5", "ernie4_5_moe", "exaone4",
+    "exaone_moe", "falcon_h1", "flex_olmo", "flint", "gemma", "gemma2", "gemma3_text", "gemma3n_text",
+    "gemma4_text", "gemma4_unified_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt2",
+    "gpt_bigcode", "gpt_neox", "gpt_oss", "granite", "granite_swa", "granitemoe", "granitemoe_swa",
+    "granitemoehybrid", "granitemoeshared", "helium", "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3",
+    "hyperclovax", "internlm3", "iquestcoder", "jais2", "jetmoe", "kimi_linear", "kolibri1", "laguna",
+    "lfm2", "lfm2_moe", "lfm3", "llama", "longcat_flash", "mellum", "mimo_v2_flash", "minicpm3",
+    "minimax_m2", "ministral", "ministral3", "mistral", "mixtral", "nanochat", "nemotron", "nemotron_h",
+    "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "opt", "persimmon", "phi", "phi3", "phimoe",
+    "qwen2", "qwen2_moe", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next",
+    "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2", "vaultgemma", "youtu",
 ))  # fmt: skip
 
 # Of these, types that keep a recurrent state beside keys and values: on the CPU.
 RECURRENT = frozenset((
-    "kimi_linear", "lfm2", "lfm2_moe", "lfm3", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text",
-    "qwen3_next",
+    "bamba", "falcon_h1", "granitemoehybrid", "kimi_linear", "lfm2", "lfm2_moe", "lfm3", "nemotron_h",
+    "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
 ))  # fmt: skip
 
 # Multimodal types whose text half the tests have compared with the whole model's logits.
@@ -55,9 +56,8 @@ _LEFT_OUT = {
         "aya_vision", "cohere2_vision",
     ),
     "keeps state beside keys and values (state-space or convolution layers)": (
-        "bailing_hybrid", "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "inkling_text",
-        "jamba", "mamba", "mamba2", "nemotron_h", "recurrent_gemma", "rwkv",
-        "xlstm", "zamba", "zamba2", "zaya",
+        "bailing_hybrid", "falcon_mamba", "inkling_text", "jamba", "mamba", "mamba2", "recurrent_gemma",
+        "rwkv", "xlstm", "zamba", "zamba2", "zaya",
     ),
     "uses linear attention, which keeps state beside keys and values": (
         "minimax",
@@ -77,8 +77,7 @@ _LEFT_OUT = {
     ),
 }  # fmt: skip
 _INSTEAD = {  # by the beginning of a type's name
-    "deepseek": "deepseek_v3", "falcon_h1": "qwen3", "glm_moe_dsa": "glm4_moe",
-    "granitemoehybrid": "granite", "llama4": "llama", "nemotron_h": "nemotron",
+    "deepseek": "deepseek_v3", "glm_moe_dsa": "glm4_moe", "llama4": "llama", "nemotron_h_": "nemotron_h",
 }  # fmt: skip
 
 REASONS = {model_type: reason for reason, model_types in _LEFT_OUT.items() for model_type in model_types}

@@ -117,8 +117,8 @@ class ConvolutionNumbers(ctypes.Structure):
     ]
 
 
-class DeltaRuleNumbers(ctypes.Structure):
-    """A module's delta rule."""
+class RuleNumbers(ctypes.Structure):
+    """A module's rule."""
 
     _fields_ = [
         ("key_heads", c_int32),
@@ -126,6 +126,7 @@ class DeltaRuleNumbers(ctypes.Structure):
         ("key_dim", c_int32),
         ("value_dim", c_int32),
         ("by_channel", c_int32),
+        ("corrects", c_int32),
         ("row", c_int64),
         ("state", c_void_p),
     ]

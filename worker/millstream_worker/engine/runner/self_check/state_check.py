@@ -12,7 +12,7 @@ from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan, packed_plan
 from millstream_worker.engine.runner.self_check.deviation import TOLERANCE, compare
-from millstream_worker.engine.runner.states.spec import DeltaRuleSpec, StateSpec
+from millstream_worker.engine.runner.states.spec import RuleSpec, StateSpec
 from millstream_worker.engine.runner.states.state_backend import StateBackend
 from millstream_worker.engine.runner.states.state_storage import StateStorage
 from millstream_worker.engine.runner.states.torch_states import TorchStates
@@ -75,7 +75,7 @@ def random_channels(
 
 
 def random_heads(
-    rule: DeltaRuleSpec, tokens: int, dtype: torch.dtype, random: torch.Generator
+    rule: RuleSpec, tokens: int, dtype: torch.dtype, random: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Returns queries, keys and values, as views of one tensor, the decay's logarithm, and beta."""
     widths = [rule.key_heads * rule.key_dim] * 2 + [rule.heads * rule.value_dim]

@@ -15,8 +15,12 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-_CONVOLUTION = "causal_conv1d_fn"
-_RULES = ("torch_chunk_gated_delta_rule", "chunk_kimi_delta_attention")
+_METHODS = {  # by the names of functions, those of `ModuleState`
+    "causal_conv1d_fn": "convolve",
+    "torch_chunk_gated_delta_rule": "advance",
+    "chunk_kimi_delta_attention": "advance",
+    "mamba2_chunk_scan": "scan",
+}
 _KEYWORD = "millstream_state"
 _SLOT = "recurrent_state"  # the attribute through which a module finds what computes it
 
@@ -39,6 +43,12 @@ class ModuleState(Protocol):
         self, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, **options: Any
     ) -> tuple[Tensor, None]:
         """[1, T, heads, dim]; returns the shape of value, and no state."""
+
+    def scan(
+        self, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, chunk_size: int, **options: Any
+    ) -> Tensor:
+        """x [1, T, heads, dim], dt [1, T, heads], A [heads], B and C [1, T, groups, state]; returns the shape
+        of x in float32."""
 
 
 def take_over(model: nn.Module) -> tuple[nn.Module, ...]:
@@ -67,7 +77,7 @@ def _named(module: nn.Module) -> tuple[str, ...]:
     """Returns the names of the functions that a module's forward calls."""
     code = getattr(_forward(module), "__code__", None)
     names = () if code is None else code.co_names
-    return tuple(name for name in (_CONVOLUTION, *_RULES) if name in names)
+    return tuple(name for name in _METHODS if name in names)
 
 
 def _hand_over(
@@ -83,7 +93,7 @@ def _replaced(original: Callable[..., Any], name: str) -> Callable[..., Any]:
         state: ModuleState | None = options.pop(_KEYWORD, None)
         if state is None:
             return original(*args, **options)
-        return state.convolve(*args, **options) if name == _CONVOLUTION else state.advance(*args, **options)
+        return getattr(state, _METHODS[name])(*args, **options)
 
     setattr(function, _KEYWORD, True)
     return function

@@ -14,11 +14,11 @@ from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.native import intercept
 from millstream_worker.engine.runner.native.library import (
     ConvolutionNumbers,
-    DeltaRuleNumbers,
     Library,
+    RuleNumbers,
     StateStepNumbers,
 )
-from millstream_worker.engine.runner.states.spec import ConvolutionSpec, DeltaRuleSpec
+from millstream_worker.engine.runner.states.spec import ConvolutionSpec, RuleSpec
 from millstream_worker.engine.runner.states.state_backend import StateBackend
 from millstream_worker.engine.runner.states.state_storage import StateStorage
 from millstream_worker.engine.runner.states.torch_states import TorchStates
@@ -94,6 +94,6 @@ def _convolution(spec: ConvolutionSpec, state: Tensor, row: int) -> ConvolutionN
     return ConvolutionNumbers(spec.channels, spec.taps, spec.activated, row, state.data_ptr())
 
 
-def _rule(spec: DeltaRuleSpec, state: Tensor, row: int) -> DeltaRuleNumbers:
-    heads = spec.key_heads, spec.heads, spec.key_dim, spec.value_dim, spec.by_channel
-    return DeltaRuleNumbers(*heads, row, state.data_ptr())
+def _rule(spec: RuleSpec, state: Tensor, row: int) -> RuleNumbers:
+    heads = spec.key_heads, spec.heads, spec.key_dim, spec.value_dim
+    return RuleNumbers(*heads, spec.by_channel, spec.corrects, row, state.data_ptr())

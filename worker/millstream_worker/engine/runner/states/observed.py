@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from millstream_worker.engine.runner.states.functions import occupy
-from millstream_worker.engine.runner.states.spec import ConvolutionSpec, DeltaRuleSpec, StateSpec
+from millstream_worker.engine.runner.states.spec import ConvolutionSpec, RuleSpec, StateSpec
 
 _ACTIVATIONS = {None: False, "silu": True, "swish": True}
 
@@ -26,7 +26,7 @@ class ObservedState:
         self._order = order  # of the modules' first calls
         self._module = module
         self.convolutions: list[ConvolutionSpec] = []
-        self.rules: list[DeltaRuleSpec] = []
+        self.rules: list[RuleSpec] = []
 
     def convolve(
         self,
@@ -48,8 +48,17 @@ class ObservedState:
         if options.get("use_qk_l2norm_in_kernel") is not True:
             raise StrangeState("its delta rule takes keys that it has not normalised")
         _, _, heads, value_dim = value.shape
-        self.rules.append(DeltaRuleSpec(key.shape[2], heads, key.shape[3], value_dim, g.dim() == 4))
+        self.rules.append(RuleSpec(key.shape[2], heads, key.shape[3], value_dim, by_channel=g.dim() == 4))
         return value + 0 * (query.sum() + key.sum() + g.sum() + beta.sum()), None
+
+    def scan(
+        self, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, chunk_size: int, **options: Any
+    ) -> Tensor:
+        if options.get("z") is not None:
+            raise StrangeState("its scans are gated (z), which is not known")
+        _, _, heads, dim = x.shape
+        self.rules.append(RuleSpec(B.shape[2], heads, B.shape[3], dim, corrects=False))
+        return x.float() + 0 * (dt.sum() + A.sum() + B.sum() + C.sum())
 
     @property
     def spec(self) -> StateSpec:

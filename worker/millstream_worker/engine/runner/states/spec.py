@@ -24,15 +24,19 @@ class ConvolutionSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaRuleSpec:
-    """The gated delta rule (Yang et al., Gated Delta Networks, 2024). With keys k and queries q of length 1,
-    per head: S ← exp(g) · S, S ← S + k ⊗ β (v − Sᵀ k), out = Sᵀ q / √key_dim. The state is S."""
+class RuleSpec:
+    """Linear attention that forgets. Per head, with the state S: S ← exp(g) · S, S ← S + k ⊗ β v, out = Sᵀ q.
+    So are Mamba-2's scans (Dao and Gu, 2024): g = A dt, k = B, β = dt, v = x, q = C.
+
+    One that `corrects` is the gated delta rule (Yang et al., 2024): keys and queries have length 1,
+    S ← S + k ⊗ β (v − Sᵀ k), and out is divided by √key_dim."""
 
     key_heads: int  # of queries, too; each serves heads // key_heads consecutive heads
     heads: int
     key_dim: int
     value_dim: int
-    by_channel: bool  # g has a number for each of key_dim; else one for each head
+    by_channel: bool = False  # g has a number for each of key_dim; else one for each head
+    corrects: bool = True
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -44,7 +48,7 @@ class StateSpec:
     """One module's state: of its convolution, and of the rule behind that, if there is one."""
 
     convolution: ConvolutionSpec
-    rule: DeltaRuleSpec | None = None
+    rule: RuleSpec | None = None
 
     @property
     def numbers(self) -> int:

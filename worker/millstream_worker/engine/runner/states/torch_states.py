@@ -45,11 +45,10 @@ class TorchStates:
         spec, state = self._storage.specs[layer].rule, self._storage.rules[layer]
         assert spec is not None, f"module {layer} has no rule"
         assert state is not None, f"module {layer} has no state of a rule"
-        query, key = (
-            _normalised(one.float()).repeat_interleave(spec.heads // spec.key_heads, 1)
-            for one in (query, key)
-        )
-        query = query / spec.key_dim**0.5
+        query, key = query.float(), key.float()
+        if spec.corrects:
+            query, key = _normalised(query) / spec.key_dim**0.5, _normalised(key)
+        query, key = (one.repeat_interleave(spec.heads // spec.key_heads, 1) for one in (query, key))
         decay = log_decay.float().exp()
         decay = decay[..., None] if spec.by_channel else decay[..., None, None]
         wanted, rate = value.float(), beta.float()[..., None]
@@ -58,8 +57,10 @@ class TorchStates:
             now = torch.zeros_like(state[slot]) if fresh else state[slot]
             for token in range(begin, end):
                 now = now * decay[token]
-                found = (now * key[token, :, :, None]).sum(1)
-                change = (wanted[token] - found) * rate[token]
+                change = wanted[token] * rate[token]
+                if spec.corrects:
+                    found = (now * key[token, :, :, None]).sum(1)
+                    change = (wanted[token] - found) * rate[token]
                 now = now + key[token, :, :, None] * change[:, None]
                 answers[token] = (now * query[token, :, :, None]).sum(1)
             state[slot] = now

@@ -22,7 +22,7 @@ void convolve(const T* inputs, const T* weight, const T* bias, T* out, const Con
 // nearest cache from token to token.
 template <class T>
 void advance(const T* query, const T* key, const T* value, const float* log_decay, const float* beta, T* out,
-             const DeltaRule* layer, const StateStep* step, int64_t query_token, int64_t key_token,
+             const Rule* layer, const StateStep* step, int64_t query_token, int64_t key_token,
              int64_t value_token) {
     const int64_t heads = int64_t(step->count) * layer->heads;
     const int wide_parts = (layer->value_dim + WIDE * LANES - 1) / (WIDE * LANES);
@@ -65,13 +65,13 @@ extern "C" void convolve_float32(const float* inputs, const float* weight, const
 // query, key [T, key_heads, key_dim] and value [T, heads, value_dim], whose tokens lie that far apart; log_decay [T,
 // heads] or [T, heads, key_dim]; beta [T, heads]; out as value, without gaps.
 extern "C" void advance_bfloat16(const uint16_t* query, const uint16_t* key, const uint16_t* value,
-                                 const float* log_decay, const float* beta, uint16_t* out, const DeltaRule* layer,
+                                 const float* log_decay, const float* beta, uint16_t* out, const Rule* layer,
                                  const StateStep* step, int64_t query_token, int64_t key_token, int64_t value_token) {
     advance(query, key, value, log_decay, beta, out, layer, step, query_token, key_token, value_token);
 }
 
 extern "C" void advance_float32(const float* query, const float* key, const float* value, const float* log_decay,
-                                const float* beta, float* out, const DeltaRule* layer, const StateStep* step,
+                                const float* beta, float* out, const Rule* layer, const StateStep* step,
                                 int64_t query_token, int64_t key_token, int64_t value_token) {
     advance(query, key, value, log_decay, beta, out, layer, step, query_token, key_token, value_token);
 }

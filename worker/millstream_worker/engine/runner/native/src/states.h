@@ -12,8 +12,8 @@ struct Convolution {
     float* state;  // [taps - 1, channels] of the first slot
 };
 
-struct DeltaRule {
-    int32_t key_heads, heads, key_dim, value_dim, by_channel;
+struct Rule {
+    int32_t key_heads, heads, key_dim, value_dim, by_channel, corrects;
     int64_t row;
     float* state;  // [heads, key_dim, value_dim] of the first slot
 };
@@ -131,6 +131,11 @@ void convolve_channels(const Convolution& layer, const StateStep& step, int chan
         convolved(layer, step.segments[number], channel, inputs, weights, shift, out);
 }
 
+template <class T>
+inline void widen(const T* from, int dim, float* to) {
+    for (int d = 0; d < dim; d += LANES) store_some(to + d, load_some(from + d, dim - d), dim - d);
+}
+
 // To length 1, times `factor`.
 template <class T>
 inline void normalise(const T* from, int dim, float factor, float* to) {
@@ -151,10 +156,15 @@ struct Token {
 
 // By itself: parts of larger code may be contracted in other ways, and a token's numbers be others then.
 template <class T>
-__attribute__((noinline)) void prepare(const Token& token, const DeltaRule& layer, const T* key, const T* query, const float* log_decay) {
+__attribute__((noinline)) void prepare(const Token& token, const Rule& layer, const T* key, const T* query, const float* log_decay) {
     const int dim = layer.key_dim;
-    normalise(key, dim, 1.0f, token.key);
-    normalise(query, dim, 1.0f / std::sqrt(float(dim)), token.query);
+    if (layer.corrects) {
+        normalise(key, dim, 1.0f, token.key);
+        normalise(query, dim, 1.0f / std::sqrt(float(dim)), token.query);
+    } else {
+        widen(key, dim, token.key);
+        widen(query, dim, token.query);
+    }
     for (int d = 0; d < dim; d += LANES) {
         const Vector logs = layer.by_channel ? load_some(log_decay + d, dim - d) : broadcast(*log_decay);
         store(token.decay + d, power_of_two(logs * LOG2_E));
@@ -167,7 +177,7 @@ struct Item {
     int head, begin;
 };
 
-inline float* state_of(const DeltaRule& layer, const Item& item) {
+inline float* state_of(const Rule& layer, const Item& item) {
     const int64_t heads_before = int64_t(item.head) * layer.key_dim * layer.value_dim;
     return layer.state + item.segment.slot * layer.row + heads_before + item.begin;
 }
@@ -224,13 +234,20 @@ inline void end_token(const Token& token, int key_dim, const float* held, const 
     }
 }
 
-// A token of a row that decodes: the state is read where it is, twice, the second time from a near cache. Meanwhile
+// What a key adds to the state, per column.
+inline Vector change_of(const Rule& layer, Vector wanted, Vector found, float beta) {
+    return (layer.corrects ? wanted - found : wanted) * broadcast(beta);
+}
+
+// A token of a row that decodes: the state is read where it is; twice, and the second time from a near
+// cache, where a rule corrects. Meanwhile
 // the processor fetches `ahead`, the columns that come next.
 template <int V>
-inline void only_token(const Token& token, int key_dim, const Columns& columns, const float* ahead, Vector wanted[V],
-                       float beta, Vector* answer) {
-    Vector found[V] = {};
-    for (int d = 0; d < key_dim; ++d) {
+inline void only_token(const Token& token, const Rule& layer, const Columns& columns, const float* ahead,
+                       const Vector* wanted, float beta, Vector* answer) {
+    const int key_dim = layer.key_dim;
+    Vector found[V] = {}, change[V];
+    for (int d = 0; d < (layer.corrects ? key_dim : 0); ++d) {
         const Vector decay = broadcast(token.decay[d]), key = broadcast(token.key[d]);
         for (int v = 0; v < V; ++v) {
             const float* from = columns.state + d * columns.row + v * LANES;
@@ -238,14 +255,14 @@ inline void only_token(const Token& token, int key_dim, const Columns& columns, 
             found[v] = fused(load_some(from, columns.count - v * LANES) * decay, key, found[v]);
         }
     }
-    for (int v = 0; v < V; ++v) found[v] = (wanted[v] - found[v]) * broadcast(beta);
+    for (int v = 0; v < V; ++v) change[v] = change_of(layer, wanted[v], found[v], beta);
     for (int d = 0; d < key_dim; ++d) {
         const Vector decay = broadcast(token.decay[d]);
         const Vector key = broadcast(token.key[d]), query = broadcast(token.query[d]);
         for (int v = 0; v < V; ++v) {
             float* place = columns.state + d * columns.row + v * LANES;
-            if (ahead && d % 2) __builtin_prefetch(ahead + d * columns.row + v * LANES, 0, 2);
-            const Vector now = fused(found[v], key, load_some(place, columns.count - v * LANES) * decay);
+            if (ahead && (d % 2 || !layer.corrects)) __builtin_prefetch(ahead + d * columns.row + v * LANES, 0, 2);
+            const Vector now = fused(change[v], key, load_some(place, columns.count - v * LANES) * decay);
             stream_some(place, now, columns.count - v * LANES);
             answer[v] = fused(now, query, answer[v]);
         }
@@ -255,7 +272,7 @@ inline void only_token(const Token& token, int key_dim, const Columns& columns, 
 // All tokens of a segment, for V vectors of columns. In between the state is in the scratch: in the storage its
 // rows lie so far apart that a processor's cache holds few of them.
 template <int V, class T>
-void advance_columns(const DeltaRule& layer, const Item& item, Rows<T> query, Rows<T> key, Rows<T> value,
+void advance_columns(const Rule& layer, const Item& item, Rows<T> query, Rows<T> key, Rows<T> value,
                      const float* log_decay, const float* beta, T* out, const float* ahead, Scratch& scratch) {
     const StateSegment& segment = item.segment;
     const int head = item.head, begin = item.begin;
@@ -277,7 +294,7 @@ void advance_columns(const DeltaRule& layer, const Item& item, Rows<T> query, Ro
         Vector wanted[V], answer[V] = {};
         const T* values = value.at(segment.first) + head * value_dim + begin;
         for (int v = 0; v < V; ++v) wanted[v] = load_some(values + v * LANES, columns.count - v * LANES);
-        only_token<V>(token, key_dim, columns, ahead, wanted, beta[place], answer);
+        only_token<V>(token, layer, columns, ahead, wanted, beta[place], answer);
         T* to = out + place * value_dim + begin;
         for (int v = 0; v < V; ++v) store_some(to + v * LANES, answer[v], columns.count - v * LANES);
         end_streaming();
@@ -292,7 +309,8 @@ void advance_columns(const DeltaRule& layer, const Item& item, Rows<T> query, Ro
         const T* wanted = value.at(number) + head * value_dim + begin;
         Vector change[V], answer[V] = {};
         for (int v = 0; v < V; ++v) {
-            change[v] = (load_some(wanted + v * LANES, columns.count - v * LANES) - found[v]) * broadcast(beta[place]);
+            const Vector own = load_some(wanted + v * LANES, columns.count - v * LANES);
+            change[v] = change_of(layer, own, found[v], beta[place]);
             found[v] = Vector{};
         }
         if (number + 1 < end) {
