@@ -15,7 +15,7 @@ class LogitsHead:
 
     def __init__(self, model: PreTrainedModel, body: nn.Module, tokens: int | str, output: type) -> None:
         path = next(name for name, module in model.named_modules() if module is body)
-        self._around = _with(model, path, _Given(tokens, output))
+        self._around = _with(model, path, _Given(body, tokens, output))
 
     def __call__(self, hidden: Tensor, wanted: Tensor | None) -> Tensor:
         logits: Tensor = self._around(
@@ -28,10 +28,12 @@ class LogitsHead:
 
 
 class _Given(nn.Module):
-    """Stands in for the body."""
+    """Stands in for the body. It has that one's numbers: some heads multiply by them."""
 
-    def __init__(self, tokens: int | str, output: type) -> None:
+    def __init__(self, body: nn.Module, tokens: int | str, output: type) -> None:
         super().__init__()
+        numbers = {name: value for name, value in vars(body).items() if isinstance(value, (int, float))}
+        self.__dict__.update(numbers | {"training": False})
         self._tokens = tokens
         self._output = output
 

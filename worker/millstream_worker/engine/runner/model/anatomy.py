@@ -252,11 +252,11 @@ def _check(model: PreTrainedModel, attentions: Sequence[_Attention], states: Seq
 
 def _announced(config: Any) -> tuple[int, int]:
     """Returns how many layers of a model with recurrent states have attention, and how many have a state: as
-    its kinds of layers say, or both in each where it has none."""
-    kinds = getattr(config, "layers_block_type", None) or getattr(config, "layer_types", None)
-    if not kinds:
-        return config.num_hidden_layers, config.num_hidden_layers
+    its kinds of layers say, or both in each where they do not tell of states."""
+    kinds = getattr(config, "layers_block_type", None) or getattr(config, "layer_types", None) or ()
     states = sum(kind in _RECURRENT_KINDS for kind in kinds)
+    if not states:
+        return config.num_hidden_layers, config.num_hidden_layers
     attentions = sum(kind.endswith("attention") and kind not in _RECURRENT_KINDS for kind in kinds)
     return attentions, states
 
