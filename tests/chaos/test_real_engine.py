@@ -18,7 +18,7 @@ from chaos.ledger import Entry, Order
 from millstream import AsyncClient, Result
 from millstream.wire.messages.record import read_job
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real engine")]  # one after the other
 
 PREFIX = " ".join(f"w{n}" for n in range(3, 51))  # three blocks of KV cache
 TOKENS = 200
