@@ -224,6 +224,7 @@ def warnings(lines: list[Any]) -> list[Any]:
     return [line for line in lines if line["log_level"] in ("warning", "error")]
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("ends", [False, True], ids=["running", "ended"])
 async def test_a_job_whose_log_is_damaged_ends_with_its_text(

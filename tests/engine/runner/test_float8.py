@@ -131,6 +131,7 @@ def test_fused_layers_are_one_product() -> None:
         assert (layer(rows) - want[name]).norm() < 0.08 * want[name].norm()
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_compiled_layers_give_the_same(fresh_compiler: None) -> None:
     model = nn.Sequential(nn.RMSNorm(32).bfloat16(), Float8Linear(torch.randn(48, 32), None))

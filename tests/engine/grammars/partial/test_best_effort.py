@@ -79,6 +79,7 @@ def test_a_whole_schema_needs_no_check(trial: GrammarTrial) -> None:
     assert compiled(trial, of(a={"type": "integer"})).partial is None
 
 
+@pytest.mark.slow
 def test_many_functions_are_tried_in_bounded_time(trial: GrammarTrial) -> None:
     """Those for which there is no time are of any object, and are checked."""
     slow = of(

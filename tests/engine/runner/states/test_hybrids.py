@@ -150,10 +150,11 @@ def drawn(engine: Engine[Any], requests: list[EngineRequest]) -> dict[int, Any]:
     return {handle: (found.tokens[handle], found.logprobs[handle]) for handle in found.tokens}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "sizes", "bytes_of_30_blocks"),
     [
-        pytest.param("lfm2", {}, 23_808, marks=pytest.mark.slow),
+        ("lfm2", {}, 23_808),
         ("qwen3_5_text", {"linear_num_value_heads": 32}, 264_000),
     ],
 )
