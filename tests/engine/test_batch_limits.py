@@ -10,7 +10,7 @@ import pytest
 from millstream_worker.engine.batch_limits import ROW_TOKENS, fit_limits
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.runner.kv.pool_size import BadKVMemory
-from millstream_worker.engine.runner.states.pool_share import PoolShare, share_pool
+from millstream_worker.engine.runner.states.pool_share import PoolShare, StateBytes, share_pool
 
 OPEN = EngineConfig("model", max_rows=0, max_step_tokens=0)
 GIB = 2**30
@@ -73,7 +73,8 @@ def test_a_row_of_a_hybrid_model_takes_its_state_of_the_pool(
     row_bytes, block_bytes, size = int(19.4 * 2**20), 12 * 1024 * 16, int(gigabytes * GIB)
 
     def shared(config: EngineConfig, *, fixed: bool = False) -> PoolShare:
-        return share_pool(size, block_bytes, row_bytes, config.max_rows, fixed=fixed or config.max_rows <= 8)
+        each = StateBytes(row_bytes)
+        return share_pool(size, block_bytes, each, config.max_rows, fixed=fixed or config.max_rows <= 8)
 
     config, share = fit_limits(OPEN, "cpu", shared, recurrent=True)
     assert (config.max_rows, config.max_step_tokens, share.places) == (rows, 2048, places)

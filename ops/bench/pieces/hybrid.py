@@ -37,6 +37,7 @@ from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.forward import Eager
 from millstream_worker.engine.runner.self_check.state_check import random_heads
+from millstream_worker.engine.runner.states.state_backend import StateBackend
 
 Prompt = list[int]
 BLOCK, KNOWN, CONTEXT, OUTPUT = 16, 128, 200, 4
@@ -196,12 +197,15 @@ def _run(made: Engine[Any], prompts: Sequence[Prompt], output: int) -> None:
 class _Still:
     """States that stand still: what is left of a step is what a plain model of these layers computes."""
 
-    def begin(self, plan: Any) -> None: ...
+    def begin(self) -> None: ...
 
-    def convolve(self, layer: int, inputs: Any, weight: Any, bias: Any) -> Any:
+    def layer(self, number: int) -> _Still:
+        return self
+
+    def convolve(self, inputs: Any, weight: Any, bias: Any) -> Any:
         return inputs
 
-    def advance(self, layer: int, query: Any, key: Any, value: Any, log_decay: Any, beta: Any) -> Any:
+    def advance(self, query: Any, key: Any, value: Any, log_decay: Any, beta: Any) -> Any:
         return value
 
 
@@ -209,7 +213,7 @@ def steps(options: argparse.Namespace) -> Iterator[Row]:
     """Milliseconds, in turns of one engine."""
     made = engine(options, max_rows=max(options.rows))
     eager: Eager = made.runner.model.eager  # type: ignore[attr-defined]
-    backends = (_Still(), eager.states)
+    backends: tuple[StateBackend | None, ...] = (_Still(), eager.states)
     work, begun = Work(), 0
     for rows in sorted(options.rows):
         for handle in range(begun, rows):
@@ -241,23 +245,27 @@ def copies(options: argparse.Namespace) -> Iterator[Row]:
     assert states is not None, "the model keeps no states"
     rows, layers, row = storage.max_rows, len(storage.specs), storage.memory.shape[1]
     rule, kept = storage.specs[0].rule, storage.rules[0]
+    modules = [states.layer(number) for number in range(layers)]
     assert rule is not None, "the model has no rule"
     assert kept is not None, "the model has no rule"
-    states.begin(packed_plan([1] * rows, [CONTEXT] * rows, np.zeros((rows, CONTEXT)), BLOCK))
+    step = packed_plan([1] * rows, [CONTEXT] * rows, np.zeros((rows, CONTEXT)), BLOCK)
+    storage.begin(step)
+    states.begin()
     heads = random_heads(rule, rows, torch.bfloat16, torch.Generator().manual_seed(0))
     source, target = (torch.ones(layers, max(kept[0].numel() * rows, row)) for _ in range(2))
     numbers = kept[0].numel() * rows
     saved = np.zeros((1, 2), np.int32)
+    saving = replace(step, state_saves=saved)
 
     def advance(turn: int) -> None:
-        states.advance(turn % layers, *heads)
+        modules[turn % layers].advance(*heads)
 
     def copy(turn: int) -> None:
         target[turn % layers, :numbers].copy_(source[turn % layers, :numbers])
 
     def save(turn: int) -> None:
         saved[:] = turn % rows, turn % 4
-        storage.save(saved)
+        storage.end(saving)
 
     def copy_row(turn: int) -> None:
         target[turn % layers, :row].copy_(source[turn % layers, :row])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.engine.serving import Served, serve
-from support.models.checkpoints import CASES, MECHANISMS, RECURRENT
+from support.models.checkpoints import CASES, MECHANISMS
 from torch._dynamo.utils import counters
 
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
@@ -39,7 +39,7 @@ ALIKE = {
     *("olmo2", "phi3", "qwen2", "qwen2_moe", "seed_oss", "solar_open", "starcoder2", "vaultgemma", "youtu"),
     *("axk1", "bitnet", "cohere2_moe", "exaone_moe", "glm4_moe_lite", "granite_swa", "granitemoe_swa"),
     *("beam", "flint", "gemma4-experts", "hy_v3", "hyperclovax", "internlm3", "iquestcoder", "mellum"),
-    *("mimo_v2_flash", "persimmon"),
+    *("bamba", "lfm3", "mimo_v2_flash", "nemotron_h", "persimmon"),
 }
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -59,10 +59,12 @@ def compilations() -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "kinds"), [("llama", 1), ("gpt_oss", 1), ("deepseek_v3", 2)])
+@pytest.mark.parametrize(
+    ("case", "kinds"), [("llama", 1), ("gpt_oss", 1), ("deepseek_v3", 2), ("nemotron_h-experts", 3)]
+)
 def test_a_kind_of_layer_is_compiled_once(case: str, kinds: int, load: Load, tmp_path: Path) -> None:
-    """Layers that differ in what their attention sees are of one kind; dense and routed ones are of two: each
-    is a graph inside of the model's."""
+    """Layers that differ in what their attention sees are of one kind; those with other parts, as dense and
+    routed ones, are not: each kind is a graph inside of the model's."""
     found: list[int] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: object) -> object:
@@ -74,7 +76,7 @@ def test_a_kind_of_layer_is_compiled_once(case: str, kinds: int, load: Load, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", sorted(CASES.keys() - UNTRACED - REPEATED - ALIKE - RECURRENT))
+@pytest.mark.parametrize("case", sorted(CASES.keys() - UNTRACED - REPEATED - ALIKE))
 def test_the_tokens_of_every_architecture(case: str, load: Load, tmp_path: Path) -> None:
     """Compiled steps are compared with plain ones when they are made. One case of each mechanism is made into
     the operations that a compiler gets, and serves, too."""
@@ -93,11 +95,6 @@ def test_the_tokens_of_every_architecture(case: str, load: Load, tmp_path: Path)
         for handle, logprobs in want.logprobs.items():
             assert got.logprobs[handle] == pytest.approx(logprobs, abs=5e-5)
         assert compilations() == 1
-
-
-def test_recurrent_states_are_not_compiled_yet(load: Load, tmp_path: Path) -> None:
-    with pytest.raises(CannotCompile, match="recurrent states is not compiled yet"):
-        compile_model(load("lfm2"), tmp_path, lambda line: None, backends=["eager"])
 
 
 @pytest.mark.slow

@@ -4,9 +4,9 @@
 It is driven by plans alone and keeps a paged store of two layers. The first holds token and position; the
 second a digest of all first-layer entries up to there, read through the block table, as the deeper layers of
 a real model do. Beside it each slot has a recurrent state, the tokens that it was given, which plans load and
-save. Before a draw the row's whole context is read back, both ways, and compared with what the row must
-contain: after any wrong block, position, slot, token or checkpoint the draw is `WRONG` too much, and `faults`
-says where.
+save; it stays before a row's draft tokens until the row's next step tells which were right. Before a draw the
+row's whole context is read back, both ways, and compared with what the row must contain: after any wrong
+block, position, slot, token or checkpoint the draw is `WRONG` too much, and `faults` says where.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class CountingRunner:
         self, *, blocks: int, block_size: int, max_rows: int, host_blocks: int = 0, state_places: int = 0
     ) -> None:
         self.states: list[list[int]] = [[] for _ in range(max_rows)]  # by slot
+        self.held: list[list[int]] = [[] for _ in range(max_rows)]  # by slot: behind the state
         self.checkpoints: list[list[int]] = [[] for _ in range(state_places)]
         self.block_size = block_size
         self.tokens = np.full(blocks * block_size, -1, np.int64)
@@ -88,15 +89,19 @@ class CountingRunner:
         tokens = np.where(plan.from_device, np.array(self.last)[slots], plan.tokens)
         self.tokens[plan.slot_mapping[0]] = tokens
         self.positions[plan.slot_mapping[0]] = plan.positions
-        if self.checkpoints:
-            self._advance(plan, tokens.tolist())
+        states = self._advance(plan, tokens.tolist()) if self.checkpoints else None
         segments = range(len(plan.row_slots))
         places = [self._places(plan, segment) for segment in segments]
         for segment in segments:  # the second layer writes for all rows before it reads for any
             new = plan.query_lens[segment]
             self.digests[places[segment][-new:]] = digests(self.tokens[places[segment]])[-new:]
         texts = self._texts(plan)
-        return texts, [self._is_healthy(plan, one, places[one], texts[one]) for one in segments]
+        return texts, [
+            self._is_healthy(
+                plan, one, places[one], texts[one], texts[one] if states is None else states[one]
+            )
+            for one in segments
+        ]
 
     def forward(self, plan: Plan) -> Sampled:
         return self.launch(plan)
@@ -118,13 +123,22 @@ class CountingRunner:
             for store, page in zip(stores, self._host[:, place], strict=True):
                 store[block] = page
 
-    def _advance(self, plan: Plan, tokens: list[int]) -> None:
+    def _advance(self, plan: Plan, tokens: list[int]) -> list[list[int]]:
+        """By segment: the state behind it."""
         for place, slot in plan.state_loads.tolist():
-            self.states[slot] = self.checkpoints[place]
-        starts = plan.query_starts.tolist()
-        for slot, begin, end in zip(plan.row_slots.tolist(), starts, starts[1:], strict=False):
-            before = self.states[slot] if plan.positions[begin] else []
-            self.states[slot] = [*before, *tokens[begin:end]]
+            self.states[slot], self.held[slot] = self.checkpoints[place], []
+        starts, found = plan.query_starts.tolist(), list[list[int]]()
+        for segment, slot in enumerate(plan.row_slots.tolist()):
+            own = tokens[starts[segment] : starts[segment + 1]]
+            if is_drafted(plan, segment):
+                self.held[slot] = [*(self.held[slot] or found[-1][-1:]), *own]
+                self.states[slot] = found[-1][: plan.kv_lens[segment] - len(self.held[slot])]
+                found.append([*found[-1], *own])
+            else:
+                before = [*self.states[slot], *self.held[slot]][: plan.positions[starts[segment]]]
+                self.states[slot], self.held[slot] = [*before, *own], []
+                found.append(self.states[slot])
+        return found
 
     def _places(self, plan: Plan, segment: int) -> NDArray[np.int64]:
         """Where the block table says that the tokens of the row's context are."""
@@ -141,19 +155,21 @@ class CountingRunner:
                 texts.append(self.rows[slot][: plan.kv_lens[segment]])
         return texts
 
-    def _is_healthy(self, plan: Plan, segment: int, places: NDArray[np.int64], text: list[int]) -> bool:
+    def _is_healthy(
+        self, plan: Plan, segment: int, places: NDArray[np.int64], text: list[int], state: list[int]
+    ) -> bool:
         slot, kv_len = int(plan.row_slots[segment]), int(plan.kv_lens[segment])
         expected = np.array(text)
         sound = (
             np.array_equal(self.tokens[places], expected)
             and np.array_equal(self.positions[places], np.arange(kv_len))
             and np.array_equal(self.digests[places], digests(expected))
-            and (not self.checkpoints or self.states[slot] == text)
+            and state == text
         )
         if not sound:
             self.faults.append(
                 f"step {plan.step}, slot {slot}, kv_len {kv_len}: tokens {self.tokens[places].tolist()} at "
-                f"{self.positions[places].tolist()}, state {self.states[slot]}, should be {text}"
+                f"{self.positions[places].tolist()}, state {state}, should be {text}"
             )
         return sound
 
@@ -367,6 +383,8 @@ class Rig:
             if plan is None:
                 return
             assert plan.token_count <= self.scheduler.config.max_step_tokens
+            most = max(Counter(plan.row_slots.tolist()).values())
+            assert most <= 1 + self.scheduler.config.most_drafts, "too many draft tokens"
             self.plans.append(plan)
             self._outstanding.append((plan, self.model.launch(plan)))
 

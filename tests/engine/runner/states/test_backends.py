@@ -21,7 +21,7 @@ from transformers.models.granitemoehybrid import modeling_granitemoehybrid
 from transformers.models.kimi_linear import modeling_kimi_linear
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
-from millstream_worker.engine.brain.batch.plan import packed_plan
+from millstream_worker.engine.brain.batch.plan import Plan, packed_plan
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.self_check.deviation import Mismatch
 from millstream_worker.engine.runner.self_check.state_check import (
@@ -31,13 +31,14 @@ from millstream_worker.engine.runner.self_check.state_check import (
 )
 from millstream_worker.engine.runner.states.module_state import BackedState
 from millstream_worker.engine.runner.states.native_states import NativeStates, native_states
+from millstream_worker.engine.runner.states.slot_segments import MOST_DRAFTS
 from millstream_worker.engine.runner.states.spec import (
     ConvolutionSpec,
     RuleSpec,
     StateSpec,
     bytes_per_row,
 )
-from millstream_worker.engine.runner.states.state_backend import StateBackend
+from millstream_worker.engine.runner.states.state_backend import LayerStates, StateBackend
 from millstream_worker.engine.runner.states.state_storage import StateStorage
 from millstream_worker.engine.runner.states.torch_states import TorchStates
 
@@ -78,32 +79,57 @@ def row_of(spec: StateSpec, tokens: int, seed: int, dtype: torch.dtype = torch.f
     return (inputs,), random_heads(spec.rule, tokens, dtype, random) if spec.rule is not None else None
 
 
+def step_of(pieces: Sequence[tuple[int, int, int]], drafted: int | None = None) -> Plan:
+    """With these pieces: slot, first token, end. The `drafted` slot's are drafts but for the first."""
+    ends = [
+        (slot, end, size)
+        for slot, begin, last in pieces
+        for end, size in (
+            [(end, 1) for end in range(begin + 1, last + 1)] if slot == drafted else [(last, last - begin)]
+        )
+    ]
+    slots, places, lens = (np.array(column, np.int32) for column in zip(*ends, strict=True))
+    plan = packed_plan(lens, places, np.zeros((len(lens), int(places.max())), np.int32), 16)
+    return replace(plan, row_slots=slots)
+
+
 def answers(
-    backend: StateBackend, spec: StateSpec, pieces: Sequence[tuple[int, Row, int, int]]
+    storage: StateStorage,
+    backend: StateBackend,
+    spec: StateSpec,
+    pieces: Sequence[tuple[int, Row, int, int]],
+    drafted: int | None = None,
 ) -> list[tuple[Tensor, ...]]:
     """Of a step with these pieces: slot, row, first token, end."""
-    pieces = sorted(pieces, key=lambda piece: piece[3] - piece[2] > 1)
+    pieces = sorted(pieces, key=lambda piece: piece[3] - piece[2] > 1 and piece[0] != drafted)
     slots, rows, begins, ends = zip(*pieces, strict=True)
     lens = np.subtract(ends, begins)
-    plan = packed_plan(lens, np.array(ends), np.zeros((len(slots), max(ends)), np.int32), 16)
-    backend.begin(replace(plan, row_slots=np.array(slots, np.int32)))
+    storage.begin(step_of(list(zip(slots, begins, ends, strict=True)), drafted))
+    backend.begin()
     spans = list(zip(rows, begins, ends, strict=True))
     channels = torch.cat([row[0][0][begin:end] for row, begin, end in spans])
     weight, bias = (one.to(channels.dtype) for one in weights_of(spec))
-    got = [backend.convolve(0, channels, weight, bias).split(lens.tolist())]
+    states = backend.layer(0)
+    got = [states.convolve(channels, weight, bias).split(lens.tolist())]
     if spec.rule is not None:
         given = [[one[begin:end] for one in row[1] or ()] for row, begin, end in spans]
-        got.append(backend.advance(0, *map(torch.cat, zip(*given, strict=True))).split(lens.tolist()))
+        got.append(states.advance(*map(torch.cat, zip(*given, strict=True))).split(lens.tolist()))
     found = dict(zip(slots, zip(*got, strict=True), strict=True))
     return [found[slot] for slot in sorted(found)]
+
+
+def fresh_answers(
+    over: Over, spec: StateSpec, pieces: Sequence[tuple[int, Row, int, int]]
+) -> list[tuple[Tensor, ...]]:
+    storage = StateStorage([spec], ROWS, 0)
+    return answers(storage, over(storage), spec, pieces)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_computes_what_transformers_does(kind: str, over: Over) -> None:
     spec, tokens = KINDS[kind], 70
     row = row_of(spec, tokens, seed=1)
-    backend = over(StateStorage([spec], ROWS, 0))
-    [got] = answers(backend, spec, [(3, row, 0, tokens)])
+    [got] = fresh_answers(over, spec, [(3, row, 0, tokens)])
     weight, bias = weights_of(spec)
     [inputs] = row[0]
     activation = "silu" if spec.convolution.activated else None
@@ -140,10 +166,12 @@ def test_scans_are_those_of_transformers(over: Over) -> None:
     options: dict[str, Any] = {"chunk_size": 16, "D": d, "dt_bias": bias, "dt_softplus": True}
     options["dt_limit"] = (0.1, 1.5)
     want = inspect.unwrap(modeling_granitemoehybrid.mamba2_chunk_scan)(x, dt, a, b, c, **options)
-    backend = over(StateStorage([spec], 1, 0))
-    state, found = BackedState(backend, 0, lambda: None), []
+    storage = StateStorage([spec], 1, 0)
+    backend = over(storage)
+    state, found = BackedState(backend.layer(0)), []
     for begin, end in ((0, 17), (17, tokens)):
-        backend.begin(packed_plan([end - begin], [end], np.zeros((1, tokens), np.int32), 16))
+        storage.begin(step_of([(0, begin, end)]))
+        backend.begin()
         piece = slice(begin, end)
         found.append(state.scan(x[:, piece], dt[:, piece], a, b[:, piece], c[:, piece], z=None, **options))
     torch.testing.assert_close(torch.cat(found, 1), want, atol=1e-4, rtol=1e-4)
@@ -163,17 +191,19 @@ class _Wrong(TorchStates):
         super().__init__(storage)
         self._what = what
 
-    def convolve(self, layer: int, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return super().convolve(layer, inputs, weight, None if self._what == "bias" else bias)
+    def layer(self, number: int) -> LayerStates:
+        self._right, self._state = super().layer(number), self._storage.rules[number]
+        return self
 
-    def advance(self, layer: int, *heads: Tensor) -> Tensor:  # type: ignore[override]
-        query, key, value, log_decay, beta = heads
+    def convolve(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self._right.convolve(inputs, weight, None if self._what == "bias" else bias)
+
+    def advance(self, query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor) -> Tensor:
         if self._what == "decay":
             log_decay = torch.zeros_like(log_decay)
-        answer = super().advance(layer, query, key, value, log_decay, beta)
-        state = self._storage.rules[layer]
-        if self._what == "state" and state is not None:
-            state[2] = 0
+        answer = self._right.advance(query, key, value, log_decay, beta)
+        if self._what == "state" and self._state is not None:
+            self._state[2] = 0
         return answer
 
 
@@ -181,6 +211,15 @@ class _Wrong(TorchStates):
 def test_the_check_sees_what_is_wrong(what: str) -> None:
     with pytest.raises(Mismatch):
         check_states(partial(_Wrong, what=what), [KINDS["delta"]], torch.float32)
+
+
+def spliced(row: Row, other: Row, at: int) -> Row:
+    """Up to that token the row, from there on the other."""
+
+    def joined(one: tuple[Tensor, ...], more: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(torch.cat([begin[:at], end[at:]]) for begin, end in zip(one, more, strict=True))
+
+    return joined(row[0], other[0]), joined(row[1], other[1]) if row[1] and other[1] else None
 
 
 def cut(
@@ -192,8 +231,8 @@ def cut(
     others: list[Row],
     cuts: list[int],
 ) -> list[Tensor]:
-    """The answers for a row that is cut there, in steps with others, in slots that held other rows, and from
-    checkpoints that were made on the way."""
+    """The answers for a row that is cut there, in steps with others, in slots that held other rows, behind
+    drafts that were wrong, and from checkpoints that were made on the way."""
     storage.memory.fill_(torch.nan)
     at, slot = [0] * len(others), 0
     found: list[tuple[Tensor, ...]] = []
@@ -204,13 +243,22 @@ def cut(
             for number, (other, count) in enumerate(zip(others, lens, strict=True))
             if count
         ]
-        found.append(answers(backend, spec, [(slot, row, begin, end), *beside])[0])
+        wrong = data.draw(st.integers(0 if end > begin + 1 else 1, 3)) if data.draw(st.booleans()) else None
+        if wrong is not None and end - begin + wrong <= storage.most_held:
+            mistaken = spliced(row, others[0], end)
+            pieces = [(slot, mistaken, begin, end + wrong), *beside]
+            got = answers(storage, backend, spec, pieces, drafted=slot)[0]
+            found.append(tuple(one[: end - begin] for one in got))
+        else:
+            found.append(answers(storage, backend, spec, [(slot, row, begin, end), *beside])[0])
+            wrong = None
         at = [place + count for place, count in zip(at, lens, strict=True)]
-        if end < cuts[-1] and data.draw(st.booleans()):  # leaves its slot, and comes back into another
-            storage.save(np.array([[slot, 1]], np.int32))
+        if wrong is None and end < cuts[-1] and data.draw(st.booleans()):  # comes back into another slot
+            storage.end(replace(step_of([(0, 0, 1)]), state_saves=np.array([[slot, 1]], np.int32)))
             storage.memory[slot] = torch.nan
             slot = 1 - slot
-            storage.load(np.array([[1, slot]], np.int32))
+            loads = np.array([[1, slot]], np.int32)
+            storage.begin(replace(packed_plan([], [], np.zeros((0, 1), np.int32), 16), state_loads=loads))
     return list(map(torch.cat, zip(*found, strict=True)))
 
 
@@ -226,11 +274,11 @@ def test_a_row_is_the_same_however_it_is_cut(data: st.DataObject, kind: str, dty
     row, others = row_of(spec, tokens, 1, dtype), [row_of(spec, 60, seed, dtype) for seed in range(2, 5)]
     cuts = sorted({0, tokens, *data.draw(st.lists(st.integers(1, tokens - 1), max_size=6))})
     over: Over = partial(NativeStates, library=built())
-    [whole] = answers(over(StateStorage([spec], ROWS, 0)), spec, [(1, row, 0, tokens)])
-    storage = StateStorage([spec], ROWS, 2)
+    [whole] = fresh_answers(over, spec, [(1, row, 0, tokens)])
+    storage = StateStorage([spec], ROWS, 2, dtype, drafts=MOST_DRAFTS)
     assert all(map(torch.equal, cut(data, over(storage), storage, spec, row, others, cuts), whole))
     if dtype == torch.float32 and kind == "delta":
-        found = cut(data, TorchStates(storage), storage, spec, row, [], cuts)
+        found = cut(data, TorchStates(storage), storage, spec, row, others, cuts)
         for got, want in zip(found, whole, strict=True):
             torch.testing.assert_close(got, want)
 
@@ -242,7 +290,7 @@ def test_several_threads_compute_the_same(kind: str, library: Library) -> None:
     found = []
     for threads in (1, 3):
         torch.set_num_threads(threads)
-        found.append(answers(NativeStates(StateStorage([spec], ROWS, 0), library), spec, pieces))
+        found.append(fresh_answers(partial(NativeStates, library=library), spec, pieces))
     torch.set_num_threads(1)
     for one, three in zip(*found, strict=True):
         assert all(map(torch.equal, one, three))
@@ -254,7 +302,7 @@ def test_inputs_may_lie_in_any_way(over: Over) -> None:
     assert row[1] is not None
     turned = tuple(one.transpose(0, 1).contiguous().transpose(0, 1) for one in (*row[0], *row[1]))
     rows = row, (turned[:1], turned[1:])
-    pieces = [answers(over(StateStorage([spec], 1, 0)), spec, [(0, one, 0, tokens)]) for one in rows]
+    pieces = [fresh_answers(over, spec, [(0, one, 0, tokens)]) for one in rows]
     assert all(map(torch.equal, pieces[0][0], pieces[1][0]))
 
 
@@ -270,8 +318,9 @@ def test_a_checkpoint_is_all_of_a_rows_state() -> None:
     assert storage.memory.nbytes == 5 * bytes_per_row(specs)
     storage.memory.random_()
     before = storage.memory.clone()
-    storage.save(np.array([[2, 0], [0, 1]], np.int32))
-    storage.load(np.array([[1, 2]], np.int32))
+    step = step_of([(1, 0, 1)])
+    storage.end(replace(step, state_saves=np.array([[2, 0], [0, 1]], np.int32)))
+    storage.begin(replace(step, state_loads=np.array([[1, 2]], np.int32)))
     assert torch.equal(storage.memory, before[[0, 1, 0, 2, 0]])
     parts = [part[4] for parts in (storage.convolutions, storage.rules) for part in parts if part is not None]
     assert sum(part.nbytes for part in parts) == bytes_per_row(specs)

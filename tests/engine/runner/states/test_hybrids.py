@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpe
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 from millstream_worker.engine.runner.model_config import model_types
 from millstream_worker.engine.runner.model_config.support import UnsupportedModel
-from millstream_worker.engine.runner.states import functions
+from millstream_worker.engine.runner.states import functions, native_states
 from millstream_worker.engine.runner.states.native_states import NativeStates
 from millstream_worker.engine.runner.states.spec import ConvolutionSpec, RuleSpec, StateSpec
 from millstream_worker.engine.runner.states.torch_states import TorchStates
@@ -95,22 +96,22 @@ def test_logits_and_their_dependence_on_the_state(
     assert runner.states is not None
     blocks = [[*range(10, -1, -1), 19], [39, 12, 20, 13], [*range(21, 39), 14]]
 
-    def compute(slot: int, begin: int, end: int) -> torch.Tensor:
+    def compute(slot: int, begin: int, end: int, **copies: list[list[int]]) -> torch.Tensor:
         piece = Segment(slot, texts[slot][begin:end], begin, blocks[slot], range(end - begin))
-        return logits_of(runner, pack([piece], BLOCK))
+        pairs: Any = {name: np.array(given, np.int32) for name, given in copies.items()}
+        return logits_of(runner, replace(pack([piece], BLOCK), **pairs))
 
     for slot, text in enumerate(texts):
-        got = [compute(slot, *span) for span in ((0, 5), (5, 6), (6, 11), (11, len(text) - 1))]
-        runner.states.save(np.array([[slot, slot]], np.int32))
-        got.append(compute(slot, len(text) - 1, len(text)))
+        last = len(text) - 1
+        got = [compute(slot, *span) for span in ((0, 5), (5, 6), (6, 11))]
+        got.append(compute(slot, 11, last, state_saves=[[slot, slot]]))
+        got.append(compute(slot, last, last + 1))
         torch.testing.assert_close(torch.cat(got), wanted[slot], atol=off, rtol=0)
 
     def from_checkpoint(slot: int, place: int) -> torch.Tensor:
         """Logits of the last token."""
-        assert runner.states is not None
-        runner.states.load(np.array([[place, slot]], np.int32))
         last = len(texts[slot]) - 1
-        return compute(slot, last, last + 1)[0]
+        return compute(slot, last, last + 1, state_loads=[[place, slot]])[0]
 
     def distance(slot: int, place: int) -> float:
         return float((from_checkpoint(slot, place) - wanted[slot][-1]).abs().max())
@@ -118,8 +119,8 @@ def test_logits_and_their_dependence_on_the_state(
     for slot in range(len(texts)):
         assert distance(slot, slot) < off
         assert distance(slot, (slot + 1) % 3) > 20 * off, "another row's state goes unseen"
-        again = compute(slot, len(texts[slot]) - 1, len(texts[slot]))[0]
-        assert float((again - wanted[slot][-1]).abs().max()) > 20 * off, "a token twice goes unseen"
+        with pytest.raises(RuntimeError, match=r"its state stands at .*; its row goes on at"):
+            compute(slot, len(texts[slot]) - 1, len(texts[slot]))  # a token twice
         own = from_checkpoint(slot, slot)
         for states in (runner.states.convolutions, runner.states.rules):
             for state in filter(lambda one: one is not None, states):
@@ -184,6 +185,24 @@ def test_what_is_around_a_row_changes_no_bit_of_it(
     assert made.scheduler.stats().preemptions_total > 0
 
 
+@pytest.mark.parametrize("case", TIERED)
+def test_draft_tokens_change_no_token(case: str, checkpoint: Callable[[str], Path]) -> None:
+    """Right and wrong ones, in rows that repeat themselves."""
+    requests = [
+        EngineRequest(
+            handle, tuple([*range(5, 12)] * 3)[: 9 + 2 * handle], 40, SamplingSpec(temperature=heat)
+        )
+        for handle, heat in enumerate((0.0, 0.0, 0.5, 1.0))
+    ]
+    found = {}
+    for speculate in ("off", "always"):
+        made = engine_on("cpu", checkpoint(case), speculate=speculate, max_rows=12)
+        found[speculate] = answers(made, requests).tokens
+    assert found["always"] == found["off"]
+    totals = made.scheduler.stats()
+    assert totals.drafted_total > totals.accepted_total > 0
+
+
 def test_choices_begin_at_one_checkpoint(checkpoint: Callable[[str], Path]) -> None:
     made = engine_on("cpu", checkpoint("qwen3_5_text"))
     prompt = tuple(range(5, 26))
@@ -228,10 +247,11 @@ def test_native_states_are_checked_and_used(checkpoint: Callable[[str], Path]) -
     made = engine_on("cpu", checkpoint("qwen3_5_text"), lines.append, max_rows=3, **asked)
     assert isinstance(made.runner.model.eager.states, NativeStates)
     assert any(line.startswith("recurrent states checked: off by at most") for line in lines)
-    held = re.compile(r"recurrent states .* KiB: 3 rows and \d+ checkpoints, [\d.]+ KiB each")
+    held = re.compile(
+        r"recurrent states .*: 3 rows and \d+ checkpoints, [\d.]+ KiB each \(float32\); draft tok"
+    )
     assert any(map(held.match, lines)), lines
     assert any(line.startswith("host_swap is off: rows with a recurrent state") for line in lines)
-    assert any(line.startswith("speculate is off: a recurrent state does not take back") for line in lines)
     plainly = engine_on("cpu", checkpoint("qwen3_5_text"), attention="torch")
     assert isinstance(plainly.runner.model.eager.states, TorchStates)
 
@@ -240,10 +260,10 @@ def test_native_states_are_checked_and_used(checkpoint: Callable[[str], Path]) -
 def test_states_that_fail_their_check_are_pytorchs_or_refused(
     named: str, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def advance(self: NativeStates, layer: int, query: Any, key: Any, value: Any, *rest: Any) -> Any:
+    def advance(self: object, query: Any, key: Any, value: Any, *rest: Any) -> Any:
         return value * 0.5
 
-    monkeypatch.setattr(NativeStates, "advance", advance)
+    monkeypatch.setattr(native_states._NativeLayer, "advance", advance)
     if named == "native":
         with pytest.raises(CannotLoad, match="its recurrent states do not work here: a gated delta rule is"):
             engine_on("cpu", checkpoint("qwen3_5_text"), attention=named)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from millstream_worker.engine.batch_limits import LEAST_ROWS, fit_limits
+from millstream_worker.engine.brain.speculation import text_drafter
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.runner.kv.host_swap import copy_bytes, host_pages
 from millstream_worker.engine.runner.kv.pool_size import free_bytes, pool_bytes
@@ -16,7 +17,9 @@ from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.profiling import step_needs
 from millstream_worker.engine.runner.replay.cpu_replay import workspace_bytes
 from millstream_worker.engine.runner.sampling.chooser import Chooser
-from millstream_worker.engine.runner.states.pool_share import PoolShare, share_pool
+from millstream_worker.engine.runner.states import slot_segments
+from millstream_worker.engine.runner.states.held_inputs import held_bytes, held_tokens
+from millstream_worker.engine.runner.states.pool_share import PoolShare, StateBytes, share_pool
 from millstream_worker.engine.runner.states.spec import bytes_per_row
 
 
@@ -27,6 +30,8 @@ class FittedMemory:
     step_bytes: int  # for the largest step, computed from Python
     host_pages: int  # blocks in host memory
     context_length: int  # most tokens of a row
+    most_drafts: int  # of a row, in a step
+    states: StateBytes
 
 
 def fit_memory(
@@ -42,9 +47,11 @@ def fit_memory(
     recorded, as these compute in memory of their own. Raises BadKVMemory."""
     device, step_bytes = loaded.device, 0
     block_bytes = bytes_per_block(loaded.layer_specs, config.block_size, loaded.dtype)
-    row_bytes, rows_set = bytes_per_row(loaded.state_specs), config.max_rows > 0
-    if row_bytes:
-        config = _without_what_states_do_not_have(config, report)
+    if recurrent := bool(loaded.state_specs):
+        config = _without_host_swap(config, report)
+    drafts, rows_set = _most_drafts(config, loaded), config.max_rows > 0
+    held = held_bytes(loaded.state_specs, held_tokens(drafts), loaded.dtype)
+    each = StateBytes(bytes_per_row(loaded.state_specs), held)
     pages = host_pages(config.host_swap, block_bytes, device, free_bytes(torch.device("cpu")))
 
     def share_beside(config: EngineConfig) -> PoolShare:
@@ -63,18 +70,21 @@ def fit_memory(
             aside += workspace_bytes(loaded.vocab_size)
         size = pool_bytes(config.kv_memory, block_bytes, device, free=free_bytes(device), aside=aside)
         fixed = rows_set or config.max_rows <= LEAST_ROWS
-        return share_pool(size, block_bytes, row_bytes, config.max_rows, fixed=fixed)
+        return share_pool(size, block_bytes, each, config.max_rows, fixed=fixed)
 
-    config, share = fit_limits(config, device.type, share_beside, recurrent=row_bytes > 0)
+    config, share = fit_limits(config, device.type, share_beside, recurrent=recurrent)
     longest = min(loaded.context_length, config.max_context or loaded.context_length)
-    return FittedMemory(config, share, step_bytes, pages, longest)
+    return FittedMemory(config, share, step_bytes, pages, longest, drafts, each)
 
 
-def _without_what_states_do_not_have(config: EngineConfig, report: Callable[[str], None]) -> EngineConfig:
-    """Returns the configuration without draft tokens, which would have to be taken out of a state again, and
-    without host memory for blocks; what was asked for is reported."""
+def _most_drafts(config: EngineConfig, loaded: LoadedModel) -> int:
+    """Returns the most draft tokens of a row in a step."""
+    if config.speculate == "off":
+        return 0
+    return slot_segments.MOST_DRAFTS if loaded.state_specs else text_drafter.MOST
+
+
+def _without_host_swap(config: EngineConfig, report: Callable[[str], None]) -> EngineConfig:
     if config.host_swap != "0":
         report("host_swap is off: rows with a recurrent state are computed again from a checkpoint")
-    if config.speculate == "always":
-        report("speculate is off: a recurrent state does not take back draft tokens yet")
-    return replace(config, host_swap="0", speculate="off")
+    return replace(config, host_swap="0")

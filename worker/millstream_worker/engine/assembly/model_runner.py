@@ -36,7 +36,7 @@ def runner_for(
     swap = open_swap(config, memory.host_pages, storage, report)
     sampler = Sampler(loaded.vocab_size, config.max_rows, device, chooser)
     cores = FreeCores(torch.get_num_threads()) if device.type == "cpu" else None
-    states = storage_of_states(loaded, config.max_rows, memory.share.places)
+    states = storage_of_states(loaded, config.max_rows, memory.share.places, memory.most_drafts)
     eager = Eager(loaded, storage, sampler.last_tokens, mark, states)
     return Runner(eager, sampler, mark, swap, cores, states), swap
 

@@ -17,7 +17,6 @@ from millstream_worker.engine.runner.kv.pool_size import capacity_line, room_lin
 from millstream_worker.engine.runner.kv.storage import bytes_per_block
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.states.pool_share import states_line
-from millstream_worker.engine.runner.states.spec import bytes_per_row
 
 _SHARING = {  # by backend: on the CPU two rows that share 192 tokens are read faster together already
     "triton": SharingCosts(),
@@ -52,8 +51,7 @@ def describe(
     )
     lines = [*loaded.notes, capacity_line(info)]
     if loaded.state_specs:
-        row_bytes = bytes_per_row(loaded.state_specs)
-        lines.append(states_line(config.max_rows, memory.share.places, row_bytes))
+        lines.append(states_line(config.max_rows, memory.share.places, memory.states))
     for line in (*lines, room_line(info)):
         report(line)
     return info
@@ -80,6 +78,7 @@ def scheduler_for(memory: FittedMemory, info: EngineInfo, depth: int, swap: Host
             step_time_target_s=config.step_time_target_ms / 1000,
             step_time_for_all=config.step_time_for == "all",
             speculate=config.speculate,
+            most_drafts=memory.most_drafts,
             host_blocks=swap.pages if swap else 0,
             host_blocks_a_step=copied_blocks(config),
             host_block_s=swap.block_seconds() if swap else 0.0,

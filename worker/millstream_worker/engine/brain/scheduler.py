@@ -65,7 +65,9 @@ class Scheduler:
         if config.speculate != "off":
             drafter = drafter or TextGuesses(config.max_rows)
             always = config.speculate == "always"
-            self._speculation = Speculation(self._running_rows, config.max_rows, drafter, always=always)
+            self._speculation = Speculation(
+                self._running_rows, config.max_rows, drafter, always=always, most_drafts=config.most_drafts
+            )
         self._rows: dict[int, Row] = {}  # by handle; neither over nor aborted
         self._outstanding: deque[Launch] = deque()
         self._over: list[tuple[int, str]] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
+from millstream_worker.engine.brain.speculation.text_drafter import MOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,13 @@ class SchedulerConfig:
     host_block_s: float = 0.0  # time to copy one back
     state_places: int = 0  # for checkpoints of recurrent state; 0: the model has none
     speculate: str = "off"  # off | auto: draft tokens that pay | always: all that are likely
+    most_drafts: int = MOST  # of a row, in a step
 
     def __post_init__(self) -> None:
         for name in ("max_rows", "max_step_tokens", "block_size", "blocks", "context_length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1 (got {getattr(self, name)})")
-        if self.state_places and (self.host_blocks or self.speculate != "off"):
-            raise ValueError("a model with recurrent state has neither a host swap nor drafts")
+        if self.state_places and self.host_blocks:
+            raise ValueError("a model with recurrent state has no host swap")
         if self.pipeline_depth not in (0, 1):
             raise ValueError(f"pipeline_depth must be 0 or 1 (got {self.pipeline_depth})")

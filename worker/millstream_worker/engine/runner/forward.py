@@ -20,9 +20,14 @@ from millstream_worker.engine.runner.states.state_backend import StateBackend
 from millstream_worker.engine.runner.states.state_storage import StateStorage
 
 
-def storage_of_states(loaded: LoadedModel, max_rows: int, places: int) -> StateStorage | None:
-    """Returns memory for the states of so many slots and checkpoints; None for a model without states."""
-    return StateStorage(loaded.state_specs, max_rows, places) if loaded.state_specs else None
+def storage_of_states(
+    loaded: LoadedModel, max_rows: int, places: int, drafts: int = 0
+) -> StateStorage | None:
+    """Returns memory for the states of so many slots, each with so many draft tokens, and of checkpoints;
+    None for a model without states."""
+    if not loaded.state_specs:
+        return None
+    return StateStorage(loaded.state_specs, max_rows, places, loaded.dtype, drafts)
 
 
 class Forward(Protocol):
@@ -66,10 +71,14 @@ class Eager:
     def eager(self) -> Eager:
         return self
 
-    def run(self, plan: Plan) -> Tensor:
+    def begin(self, plan: Plan) -> None:
+        """Have the backends take in the step, which has begun in the storage of states."""
         self.attention.begin(plan)
         if self.states is not None:
-            self.states.begin(plan)
+            self.states.begin()
+
+    def run(self, plan: Plan) -> Tensor:
+        self.begin(plan)
         arrays = [array.astype(np.int64) for array in (plan.tokens, plan.positions, plan.logit_indices)]
         if plan.from_device.any():
             arrays.append(sampled_in(plan))

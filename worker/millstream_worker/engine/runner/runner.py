@@ -54,10 +54,10 @@ class Runner:
             if self.swap is not None:
                 self.swap.apply(plan)
             if self.states is not None:
-                self.states.load(plan.state_loads)
+                self.states.begin(plan)
             logits = self._run(plan)
             if self.states is not None:
-                self.states.save(plan.state_saves)
+                self.states.end(plan)
         self.mark()
         return Launched(plan, logits)
 

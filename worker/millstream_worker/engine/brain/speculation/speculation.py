@@ -15,7 +15,7 @@ from millstream_worker.engine.brain.batch.planner import Drafts, Launch, Selecti
 from millstream_worker.engine.brain.batch.rows import Row
 from millstream_worker.engine.brain.running.running_rows import RunningRows
 from millstream_worker.engine.brain.speculation.step_costs import StepCosts
-from millstream_worker.engine.brain.speculation.text_drafter import Drafter
+from millstream_worker.engine.brain.speculation.text_drafter import MOST, Drafter
 from millstream_worker.engine.brain.speculation.verification import accepted
 
 _LIKELY = 0.5  # survival of draft tokens that are verified whatever they cost, if that is asked for
@@ -24,15 +24,22 @@ _ROWS_A_SKIP = 4  # rows whose guesses take about as long as they may in a step
 
 class Speculation:
     """`always`: likely draft tokens are verified whether they pay or not. A step has at most `max_rows`
-    segments, with draft tokens, too: for so many logits memory is kept aside.
+    segments, with draft tokens, too: for so many logits memory is kept aside. A row has up to `most_drafts`.
     """
 
     def __init__(
-        self, running_rows: RunningRows, max_rows: int, drafter: Drafter, *, always: bool = False
+        self,
+        running_rows: RunningRows,
+        max_rows: int,
+        drafter: Drafter,
+        *,
+        always: bool = False,
+        most_drafts: int = MOST,
     ) -> None:
         self._running_rows = running_rows
         self._batch = running_rows.batch
         self._most = max_rows
+        self._most_drafts = most_drafts
         self._always = always
         self._drafter = drafter
         self._costs = StepCosts(max_rows)
@@ -116,6 +123,7 @@ class Speculation:
         """Returns guessed tokens by slot, and for each the probability that it is accepted, with its slot."""
         guesses, chances = {}, []
         room = self._batch.last_input[slots] - self._batch.scheduled[slots] - 1
+        room = np.minimum(room, self._most_drafts)
         for row, most in zip(self._batch.at(slots), room.tolist(), strict=True):
             guess = self._drafter.guess(row) if row.may_draft else None
             if guess is None or row.slot is None:

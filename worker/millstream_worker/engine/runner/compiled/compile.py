@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from millstream_worker.engine.protocol.frames import Tried
+from millstream_worker.engine.runner.compiled.stand_ins import QuickStates, attend_quickly
 from millstream_worker.engine.runner.device import torch_internals
 from millstream_worker.engine.runner.device.transfer import settle
 from millstream_worker.engine.runner.linear.quantized_layers import without_rounding
@@ -25,6 +26,7 @@ from millstream_worker.engine.runner.model.anatomy import Anatomy
 from millstream_worker.engine.runner.model.load import LoadedModel, occupy
 from millstream_worker.engine.runner.self_check.deviation import compare_logits
 from millstream_worker.engine.runner.self_check.findings import short
+from millstream_worker.engine.runner.states.functions import connect_states
 
 # Dynamo takes two dimensions of one size for the same one, and the sizes 0 and 1 for constants: no dimension
 # of a model has these sizes.
@@ -60,18 +62,17 @@ def compile_model(
     begun, layers = time.perf_counter(), loaded.anatomy.layers
     if layers is None:
         raise CannotCompile("its layers are not the members of one list")
-    if loaded.state_specs:
-        raise CannotCompile("what advances its recurrent states is not compiled yet")
     report(f"{Tried.COMPILE_MODEL}: {len(layers)} layers")
 
-    def stand_in(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> Tensor:
-        """Attention as quick as zeros, and a function of all that it is given."""
+    def attention(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> Tensor:
         mark()
-        key, value = (tensor.repeat_interleave(query.shape[1] // key.shape[1], 1) for tensor in (key, value))
-        return value * (query * key).mean(-1, keepdim=True).tanh()
+        return attend_quickly(query, key, value)
 
     for module in loaded.anatomy.attention_modules:
-        occupy(module, stand_in)
+        occupy(module, attention)
+    states = QuickStates()  # in one place as long as the compiler runs
+    for module in loaded.anatomy.state_modules:
+        connect_states(module, states, mark)
     try:
         with without_rounding():
             expected = _expected(loaded, most_tokens)
@@ -141,17 +142,17 @@ def _compile(loaded: LoadedModel, layers: Sequence[nn.Module], backend: Backend,
 
 
 def _share_code(layers: Sequence[nn.Module], anatomy: Anatomy) -> None:
-    """Have layers of one class, which differ in weights alone, share their code. One whose keys and values
-    others read has its own: shared code hands on nothing but its answer."""
+    """Have layers of one class and of the same parts, which differ in weights alone, share their code. One
+    whose keys and values others read has its own: shared code hands on nothing but its answer."""
     sources = {spec.source for spec in anatomy.layer_specs} - {None}
     read = {module for number, module in enumerate(anatomy.attention_modules) if number in sources}
-    regions: dict[type[nn.Module], Any] = {}
+    regions: dict[tuple[object, ...], Any] = {}
     for layer in layers:
         if not read.isdisjoint(layer.modules()):
             continue
-        kind = type(layer)
+        kind = type(layer), *((name, type(part)) for name, part in layer.named_modules())
         if kind not in regions:
-            regions[kind] = _region(kind.forward)
+            regions[kind] = _region(type(layer).forward)
         layer.forward = types.MethodType(regions[kind], layer)
 
 

@@ -57,7 +57,7 @@ class Anatomy:
     layer_specs: tuple[LayerSpec, ...]  # what each of them computes
     state_modules: tuple[nn.Module, ...]  # that keep a recurrent state, in the order of their calls
     state_specs: tuple[StateSpec, ...]  # what each of them keeps
-    layers: tuple[nn.Module, ...] | None  # members of one module list that hold one each; None: no such list
+    layers: tuple[nn.Module, ...] | None  # members of the module list that holds them; None: no such list
     siblings: tuple[tuple[str, ...], ...]  # linear layers of one parent, called once each, with one tensor
     body: BodyCall | None  # None: only the model itself holds all attention modules
     vocab_size: int  # width of the logits
@@ -102,8 +102,8 @@ def observe(model: PreTrainedModel, attention: str) -> Anatomy:
     except StrangeState as error:
         raise UnsupportedModel(f"{type(model).__name__} is not supported: {error}") from error
     modules = tuple(attention.module for attention in attentions)
-    layers = layers_of(model, (*modules, *states))
-    _check(model, attentions, tuple(states))
+    layers = layers_of(model, modules, tuple(states))
+    _check(model, attentions, tuple(states), layers)
     return Anatomy(
         attention_modules=modules,
         layer_specs=tuple(attention.spec for attention in attentions),
@@ -134,13 +134,14 @@ def calls_of(model: nn.Module) -> Iterator[list[ModuleCall]]:
             hook.remove()
 
 
-def layers_of(model: nn.Module, inner: Sequence[nn.Module]) -> tuple[nn.Module, ...] | None:
-    """Returns the members of the module list each of which holds one of the inner modules."""
-    wanted = set(inner)
+def layers_of(model: nn.Module, *kinds: Sequence[nn.Module]) -> tuple[nn.Module, ...] | None:
+    """Returns the members of the module list that holds all modules of these kinds, each member at most one
+    of a kind."""
+    totals = [len(kind) for kind in kinds]
     for modules in model.modules():
-        if isinstance(modules, nn.ModuleList):
-            held = [len(wanted.intersection(member.modules())) for member in modules]
-            if held and set(held) == {1} and len(held) == len(wanted):
+        if isinstance(modules, nn.ModuleList) and len(modules):
+            held = [[len({*kind} & {*member.modules()}) for kind in kinds] for member in modules]
+            if [*map(sum, zip(*held, strict=True))] == totals and max(map(max, held)) == 1:
                 return tuple(modules)
     return None
 
@@ -225,14 +226,20 @@ def _layer_spec(query: Tensor, key: Tensor, value: Tensor, options: dict[str, An
     )
 
 
-def _check(model: PreTrainedModel, attentions: Sequence[_Attention], states: Sequence[nn.Module]) -> None:
-    """`states`: modules that keep a recurrent one."""
+def _check(
+    model: PreTrainedModel,
+    attentions: Sequence[_Attention],
+    states: Sequence[nn.Module],
+    members: Sequence[nn.Module] | None,
+) -> None:
+    """`states`: modules that keep a recurrent one; `members`: of the list of layers."""
     name, calls = type(model).__name__, len(attentions)
     modules = {attention.module for attention in attentions}
     config = model.config.get_text_config()
     layers = config.num_hidden_layers
     expected = _announced(config) if states else (layers, 0)
-    if calls != len(modules) or (calls, len(states)) != expected or not _apart(model, modules, states):
+    together = bool(states) and members is None
+    if calls != len(modules) or (calls, len(states)) != expected or together:
         beside = f", and {len(states)} modules with a recurrent state," if states else ""
         raise UnsupportedModel(
             f"{name} is not supported: {calls} calls of the attention interface by {len(modules)} modules"
@@ -259,19 +266,6 @@ def _announced(config: Any) -> tuple[int, int]:
         return config.num_hidden_layers, config.num_hidden_layers
     attentions = sum(kind.endswith("attention") and kind not in _RECURRENT_KINDS for kind in kinds)
     return attentions, states
-
-
-def _apart(model: nn.Module, attentions: set[nn.Module], states: Sequence[nn.Module]) -> bool:
-    """True without states, or if the members of one list hold all of them, and at most one of each kind."""
-    if not states:
-        return True
-    kinds = attentions, set(states)
-    lists = (one for one in model.modules() if isinstance(one, nn.ModuleList))
-    held = ([[len(kind & set(member.modules())) for kind in kinds] for member in one] for one in lists)
-    totals = [len(kind) for kind in kinds]
-    return any(
-        [*map(sum, zip(*one, strict=True))] == totals and max(map(max, one)) == 1 for one in held if one
-    )
 
 
 def _body(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from millstream_worker.engine.protocol.frames import LoadStep
-from millstream_worker.engine.runner.attention.custom_op import Attention, attend, register
+from millstream_worker.engine.runner.attention.custom_op import ATTENTIONS, Attention, attend
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec, kv_name
 from millstream_worker.engine.runner.kv.storage import KVStorage
@@ -40,8 +40,7 @@ from millstream_worker.engine.runner.model_config.config_file import end_ids, lo
 from millstream_worker.engine.runner.model_config.quantization import without_quantization
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.quantization.packed import is_packed
-from millstream_worker.engine.runner.states import functions
-from millstream_worker.engine.runner.states.module_state import BackedState
+from millstream_worker.engine.runner.states.functions import connect_states
 from millstream_worker.engine.runner.states.spec import StateSpec
 from millstream_worker.engine.runner.states.state_backend import StateBackend
 from millstream_worker.engine.runner.states.state_storage import StateStorage
@@ -195,8 +194,8 @@ def connect(
     """Have each attention module compute its layer by `backend`, and each module with a recurrent state by
     `states`, which want `begin(plan)` before each forward; `mark` is called with each layer."""
     if states is not None:
-        recurrent = loaded.anatomy.state_modules
-        functions.occupy(recurrent, [BackedState(states, layer, mark) for layer in range(len(recurrent))])
+        for number, module in enumerate(loaded.anatomy.state_modules):
+            connect_states(module, states.layer(number), mark)
     for layer, module in enumerate(loaded.anatomy.attention_modules):
         occupy(module, _attention_of(backend, layer, mark))
 
@@ -212,7 +211,7 @@ def _attention_of(backend: AttentionBackend, layer: int, mark: Callable[[], None
 def occupy(module: nn.Module, attention: Attention) -> None:
     """Have an attention module, run by Python or compiled, call `attention`."""
     setattr(module, _SLOT, attention)
-    setattr(module, _NUMBER, register(attention))
+    setattr(module, _NUMBER, ATTENTIONS.register(attention))
 
 
 def _attend(

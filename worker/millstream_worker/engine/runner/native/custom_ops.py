@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
 from millstream_worker.engine.runner.native.library import Library, Panels
 
+T = TypeVar("T")
 _library = torch.library.Library("millstream", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
@@ -23,6 +27,25 @@ class Surroundings:
 
 
 SURROUNDINGS = Surroundings()
+
+
+class Numbered(Generic[T]):
+    """What operations work with beside tensors. Compiled code is the same for all layers of a kind, so it
+    cannot hold what one of them has: it is given a tensor with a number instead."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._registered: WeakValueDictionary[int, T] = WeakValueDictionary()
+
+    def register(self, one: T) -> Tensor:
+        """Returns the int64 tensor on the CPU that stands for `one`, while somebody holds that."""
+        number = next(self._numbers)
+        self._registered[number] = one
+        with torch.inference_mode(False):  # code that was compiled for a usual tensor takes no other
+            return torch.tensor(number)
+
+    def __getitem__(self, number: Tensor) -> T:
+        return self._registered[int(number)]
 
 
 def define(schema: str, run: Callable[..., Tensor], shape: Callable[..., Tensor]) -> None:

@@ -112,8 +112,10 @@ class ConvolutionNumbers(ctypes.Structure):
         ("channels", c_int32),
         ("taps", c_int32),
         ("activated", c_int32),
+        ("most_held", c_int32),  # tokens whose inputs a slot has places for
         ("row", c_int64),  # numbers from one slot's state to the next
         ("state", c_void_p),  # of the first slot
+        ("held", c_void_p),
     ]
 
 
@@ -127,8 +129,13 @@ class RuleNumbers(ctypes.Structure):
         ("value_dim", c_int32),
         ("by_channel", c_int32),
         ("corrects", c_int32),
+        ("most_held", c_int32),
         ("row", c_int64),
         ("state", c_void_p),
+        ("held_keys", c_void_p),
+        ("held_values", c_void_p),
+        ("held_decays", c_void_p),
+        ("held_betas", c_void_p),
     ]
 
 
@@ -136,9 +143,10 @@ class StateStepNumbers(ctypes.Structure):
     """A step as all modules with a recurrent state see it."""
 
     _fields_ = [
-        ("segments", c_void_p),  # int32 [S, 4] slot, first token, tokens, whether it begins with zeros
+        ("segments", c_void_p),  # int32 [rows, 6], as `slot_segments.py` has them
         ("count", c_int32),
         ("threads", c_int32),
+        ("kept", c_int32),  # nothing is stored
     ]
 
 

@@ -24,6 +24,7 @@ from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.replay.call_recorder import CallRecorder, CannotReplay
 from millstream_worker.engine.runner.replay.workspace import Workspace
 from millstream_worker.engine.runner.self_check.findings import short
+from millstream_worker.engine.runner.states.native_states import NativeStates
 
 MOST_LOGITS = 64  # with more of them a step's arithmetic hides the calls
 MOST_TOKENS = 96  # so many rows, some with several tokens that their grammars force
@@ -94,8 +95,9 @@ def replayed(eager: Eager, report: Callable[[str], None]) -> Forward:
 class CpuReplay:
     """Replays steps of few tokens on the CPU, for a compiled model. Raises CannotReplay.
 
-    The third step of a size is recorded while it is computed. The fourth is computed and replayed, and the
-    answers are compared, unless those of a size with the same functions were: no step takes longer than two.
+    The third step of a size is computed and recorded. The fourth is replayed and computed, and the answers
+    are compared, unless those of a size with the same functions were: no step takes longer than two. What is
+    computed twice moves recurrent states once.
     """
 
     def __init__(
@@ -104,9 +106,11 @@ class CpuReplay:
         loaded, backend = eager.loaded, eager.attention
         if not isinstance(backend, NativeAttention) or not backend.library.replayed_arguments:
             raise CannotReplay("attention is not computed by our library")
+        if not isinstance(eager.states, NativeStates | None):
+            raise CannotReplay("recurrent states are not advanced by our library")
         self.eager = eager
         self._loaded = loaded
-        self._attention = eager.attention
+        self._states = eager.states
         self._library = backend.library
         self._report = report
         self._recorder = recorder
@@ -137,7 +141,9 @@ class CpuReplay:
         step = self._steps.get(key)
         if step is None:
             self._seen[key] += 1
-            return self._record(plan, size) if self._seen[key] > _PASSED else None
+            if self._seen[key] > _PASSED:
+                self._record(plan, size)
+            return None
         if key in self._unproved:
             return self._prove(plan, step)
         return self._replay(plan, step)
@@ -145,45 +151,52 @@ class CpuReplay:
     def _replay(self, plan: Plan, step: RecordedStep) -> Tensor | None:
         self._insert(plan, step)
         complete = replay_calls(self._library, step, self._mark)
+        if not complete and self._states is not None:
+            raise RuntimeError("a replayed step failed, and has moved some recurrent states")
         return step.answer[: len(plan.logit_indices)] if complete else None
 
     def _insert(self, plan: Plan, step: RecordedStep) -> None:
         """Fills in the plan's inputs. Places beyond them keep an earlier step's: valid, and of no effect."""
         tokens, logits = plan.token_count, len(plan.logit_indices)
-        self._attention.begin(plan)
+        self.eager.begin(plan)
         step.tokens[:tokens], step.positions[:tokens] = plan.tokens, plan.positions
         step.wanted[:logits] = plan.logit_indices
 
-    def _record(self, plan: Plan, size: tuple[int, int]) -> Tensor | None:
-        self._attention.begin(plan)
+    def _record(self, plan: Plan, size: tuple[int, int]) -> None:
+        self.eager.begin(plan)
         try:
-            step = self._recorded(plan, size)
+            with self._states_kept():
+                step = self._recorded(plan, size)
         except MemoryError:
             self._most_tokens = size[0] - 1  # smaller ones do with less
-            return None
+            return
         except Exception as error:  # noqa: BLE001 - CannotReplay, or of names that torch does not promise
             self._end(error)
-            return None
+            return
         key = plan.head, size
         self._steps[key] = step
         if step.functions not in self._compared:
             self._unproved.add(key)
-        return step.answer[: len(plan.logit_indices)]
+
+    def _states_kept(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._states is None else self._states.kept()
 
     def _prove(self, plan: Plan, step: RecordedStep) -> Tensor | None:
-        """Computes the step, and replays it. The recorded inputs again would prove little."""
+        """Replays the step, and computes it. The recorded inputs again would prove little."""
         recorded = step.tokens.tobytes(), step.positions.tobytes()
         self._insert(plan, step)
         if recorded == (step.tokens.tobytes(), step.positions.tobytes()):
             return None
-        try:
-            self._compare(plan.head, step)
-        except Exception as error:  # noqa: BLE001 - CannotReplay, or of the model
-            self._end(error)
-            return None
-        self._compared.add(step.functions)
-        self._unproved = {key for key in self._unproved if self._steps[key].functions != step.functions}
-        return step.answer[: len(plan.logit_indices)]
+        with self._states_kept():
+            replayed = self._on_spoilt_memory(step)
+        with _threads(self._threads):  # fewer would round otherwise
+            expected = self._loaded.heads(plan.head, *step.inputs).contiguous()
+        if replayed is None or not torch.equal(replayed.view(torch.uint8), expected.view(torch.uint8)):
+            self._end(CannotReplay("a replayed step has another answer"))
+        else:
+            self._compared.add(step.functions)
+            self._unproved = {key for key in self._unproved if self._steps[key].functions != step.functions}
+        return expected[: len(plan.logit_indices)]
 
     def _end(self, error: Exception) -> None:
         self._most_tokens = 0
@@ -191,7 +204,7 @@ class CpuReplay:
         self._report(f"{_OFF}: {error if isinstance(error, CannotReplay) else short(error)}")
 
     def _recorded(self, plan: Plan, size: tuple[int, int]) -> RecordedStep:
-        """Computes the step, too. What is missing of its size repeats what there is."""
+        """What is missing of its size repeats what there is."""
         tokens, positions = (
             np.resize(array, size[0]).astype(np.int64) for array in (plan.tokens, plan.positions)
         )
@@ -206,14 +219,11 @@ class CpuReplay:
             raise CannotReplay(f"the answer of {plan.head!r} is not in our memory")
         return RecordedStep(tokens, positions, wanted, answer, recorder.calls)
 
-    def _compare(self, head: str, step: RecordedStep) -> None:
-        """In both ways, with nothing left of the recording: what was not recorded would be missing."""
-        with _threads(self._threads):  # fewer would round otherwise
-            expected = self._loaded.heads(head, *step.inputs).contiguous()
+    def _on_spoilt_memory(self, step: RecordedStep) -> Tensor | None:
+        """Returns the replayed answer, of which nothing is left from the recording: what was not recorded
+        would be missing. None: a call failed."""
         self._workspace.spoil()
-        complete = replay_calls(self._library, step)
-        if not complete or not torch.equal(step.answer.view(torch.uint8), expected.view(torch.uint8)):
-            raise CannotReplay("a replayed step has another answer")
+        return step.answer.clone() if replay_calls(self._library, step) else None
 
 
 @contextlib.contextmanager

@@ -34,18 +34,21 @@ def check_states(
         storage, exact = (StateStorage([spec], len(_STEPS[0]), 0) for _ in range(2))
         storage.memory.fill_(torch.nan)  # what was in a slot before a row does not count
         backend, reference = backend_over(storage), TorchStates(exact)
+        states, wanted = backend.layer(0), reference.layer(0)
         random = torch.Generator().manual_seed(0)
         for plan in state_steps():
-            backend.begin(plan)
-            reference.begin(plan)
+            storage.begin(plan)
+            exact.begin(plan)
+            backend.begin()
+            reference.begin()
             inputs, weight, bias = random_channels(spec, plan.token_count, dtype, random)
-            got = backend.convolve(0, inputs, weight, bias)
-            want = reference.convolve(0, inputs.float(), weight.float(), bias.float())
+            got = states.convolve(inputs, weight, bias)
+            want = wanted.convolve(inputs.float(), weight.float(), bias.float())
             worst = max(worst, compare(got, want, "a convolution with a state", TOLERANCE[dtype]))
             if spec.rule is not None:
                 heads = random_heads(spec.rule, plan.token_count, dtype, random)
-                got = backend.advance(0, *heads)
-                want = reference.advance(0, *(one.float() for one in heads))
+                got = states.advance(*heads)
+                want = wanted.advance(*(one.float() for one in heads))
                 what = "a gated delta rule" if spec.rule.corrects else "a scan"
                 worst = max(worst, compare(got, want, what, TOLERANCE[dtype]))
             mark()
@@ -78,7 +81,8 @@ def random_channels(
 def random_heads(
     rule: RuleSpec, tokens: int, dtype: torch.dtype, random: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Returns queries, keys and values, as views of one tensor, the decay's logarithm, and beta."""
+    """Returns queries, keys and values, as views of one tensor, the decay's logarithm, and beta; these two
+    are float32."""
     widths = [rule.key_heads * rule.key_dim] * 2 + [rule.heads * rule.value_dim]
     mixed = torch.randn(tokens, sum(widths), generator=random).to(dtype)
     query, key, value = torch.split(mixed, widths, dim=1)
@@ -89,5 +93,5 @@ def random_heads(
         key.view(tokens, rule.key_heads, rule.key_dim),
         value.view(tokens, rule.heads, rule.value_dim),
         log_decay,
-        torch.rand(tokens, rule.heads, generator=random).to(dtype),
+        torch.rand(tokens, rule.heads, generator=random),
     )

@@ -13,7 +13,12 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
+
+from millstream_worker.engine.runner.states.module_state import BackedState
+from millstream_worker.engine.runner.states.state_backend import LayerStates
+from millstream_worker.engine.runner.states.traced_states import LAYER_STATES, TracedStates
 
 _METHODS = {  # by the names of functions, those of `ModuleState`
     "causal_conv1d_fn": "convolve",
@@ -22,7 +27,8 @@ _METHODS = {  # by the names of functions, those of `ModuleState`
     "mamba2_chunk_scan": "scan",
 }
 _KEYWORD = "millstream_state"
-_SLOT = "recurrent_state"  # the attribute through which a module finds what computes it
+# Attributes of a module: what computes its states, and the number of that for compiled code.
+_SLOT, _NUMBER = "recurrent_state", "recurrent_number"
 
 
 class ModuleState(Protocol):
@@ -69,6 +75,13 @@ def occupy(modules: Sequence[nn.Module], states: Sequence[ModuleState | None]) -
         setattr(module, _SLOT, state)
 
 
+def connect_states(module: nn.Module, states: LayerStates, mark: Callable[[], None] = lambda: None) -> None:
+    """Have a module's functions, run by Python or compiled, advance these states. `mark` is called with each
+    step that Python runs."""
+    setattr(module, _SLOT, BackedState(states, mark))
+    setattr(module, _NUMBER, LAYER_STATES.register(states))
+
+
 def _forward(module: nn.Module) -> Any:
     return inspect.unwrap(type(module).forward)
 
@@ -83,8 +96,12 @@ def _named(module: nn.Module) -> tuple[str, ...]:
 def _hand_over(
     module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    state = getattr(module, _SLOT, None)
-    return None if state is None else (args, options | {_KEYWORD: state})
+    state: ModuleState | None = getattr(module, _SLOT, None)
+    if state is None:
+        return None
+    if torch.compiler.is_compiling():
+        state = BackedState(TracedStates(getattr(module, _NUMBER)))
+    return args, options | {_KEYWORD: state}
 
 
 def _replaced(original: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -1,4 +1,5 @@
-"""Connects the functions that a module calls to the backend of its states."""
+"""Brings what a module hands to its functions into the form that states take. This code is compiled with the
+module's, and replayed without Python."""
 
 from __future__ import annotations
 
@@ -9,15 +10,14 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
-from millstream_worker.engine.runner.states.state_backend import StateBackend
+from millstream_worker.engine.runner.states.state_backend import LayerStates
 
 
 class BackedState:
-    """The `ModuleState` of the backend's module number `layer`. `mark` is called with each step."""
+    """The `ModuleState` of a module with these states. `mark` is called with each step."""
 
-    def __init__(self, backend: StateBackend, layer: int, mark: Callable[[], None]) -> None:
-        self._backend = backend
-        self._layer = layer
+    def __init__(self, states: LayerStates, mark: Callable[[], None] = lambda: None) -> None:
+        self._states = states
         self._mark = mark
 
     def convolve(
@@ -29,13 +29,16 @@ class BackedState:
         **options: Any,
     ) -> Tensor:
         self._mark()
-        return self._backend.convolve(self._layer, inputs[0].t(), weight, bias).t()[None]
+        channels, dtype = inputs[0].t(), inputs.dtype
+        if channels.stride(1) != 1:
+            channels = channels.contiguous()
+        bias = None if bias is None else bias.to(dtype)
+        return self._states.convolve(channels, weight.to(dtype).contiguous(), bias).t()[None]
 
     def advance(
         self, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, **options: Any
     ) -> tuple[Tensor, None]:
-        answer = self._backend.advance(self._layer, query[0], key[0], value[0], g[0], beta[0])
-        return answer[None], None
+        return self._advance(query[0], key[0], value[0], g[0], beta[0])[None], None
 
     def scan(
         self,
@@ -57,5 +60,16 @@ class BackedState:
             dt = functional.softplus(dt)
         rate = dt.clamp(*dt_limit)[0].float()
         query, key, value = (one[0].float() for one in (C, B, x))
-        answer = self._backend.advance(self._layer, query, key, value, A.float() * rate, rate)
+        answer = self._advance(query, key, value, A.float() * rate, rate)
         return (answer if D is None else answer + D[:, None] * value)[None]
+
+    def _advance(self, query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor) -> Tensor:
+        query, key, value = (_side_by_side(heads.to(value.dtype)) for heads in (query, key, value))
+        return self._states.advance(
+            query, key, value, log_decay.float().contiguous(), beta.float().contiguous()
+        )
+
+
+def _side_by_side(heads: Tensor) -> Tensor:
+    """[T, heads, dim], of which a token's numbers lie side by side."""
+    return heads if heads.stride()[1:] == (heads.shape[2], 1) else heads.contiguous()

@@ -13,6 +13,18 @@ _ROWS_SHARE = 1 / 3  # that rows may take where their number is open
 
 
 @dataclass(frozen=True, slots=True)
+class StateBytes:
+    """The bytes of one row's recurrent state; 0: the model has none."""
+
+    state: int = 0  # as much as a checkpoint
+    held: int = 0  # for inputs that may have to be given up
+
+    @property
+    def row(self) -> int:
+        return self.state + self.held
+
+
+@dataclass(frozen=True, slots=True)
 class PoolShare:
     """The contents of a pool of some size."""
 
@@ -20,26 +32,25 @@ class PoolShare:
     places: int = 0  # for checkpoints of recurrent state
 
 
-def share_pool(size: int, block_bytes: int, row_bytes: int, rows: int, *, fixed: bool) -> PoolShare:
-    """Returns the share of `size` bytes, of a model whose state takes `row_bytes` a row (0: it has none).
-    `fixed`: the operator has set the number of rows. Raises BadKVMemory where the states of so many rows take
-    too much."""
-    if not row_bytes:
+def share_pool(size: int, block_bytes: int, each: StateBytes, rows: int, *, fixed: bool) -> PoolShare:
+    """Returns the share of `size` bytes. `fixed`: the operator has set the number of rows. Raises BadKVMemory
+    where the states of so many rows take too much."""
+    if not each.state:
         return PoolShare(size // block_bytes)
-    left = size - rows * row_bytes
-    places = max(FEWEST_PLACES, min(MOST_PLACES, int(left * _PLACES_SHARE) // row_bytes))
-    blocks = (left - places * row_bytes) // block_bytes
-    if blocks < 1 or (not fixed and rows * row_bytes > size * _ROWS_SHARE):
+    left = size - rows * each.row
+    places = max(FEWEST_PLACES, min(MOST_PLACES, int(left * _PLACES_SHARE) // each.state))
+    blocks = (left - places * each.state) // block_bytes
+    if blocks < 1 or (not fixed and rows * each.row > size * _ROWS_SHARE):
         raise BadKVMemory(
             f"kv_memory of {size_name(size)}: the recurrent states of {rows} rows take "
-            f"{size_name(rows * row_bytes)} of it, {size_name(row_bytes)} each, and each checkpoint as much; "
-            "give more, or lower max_rows"
+            f"{size_name(rows * each.row)} of it, {size_name(each.row)} each, and each checkpoint "
+            f"{size_name(each.state)}; give more, or lower max_rows"
         )
     return PoolShare(blocks, places)
 
 
-def states_line(rows: int, places: int, row_bytes: int) -> str:
+def states_line(rows: int, places: int, each: StateBytes) -> str:
     """Returns the line for people."""
-    taken = size_name((rows + places) * row_bytes)
-    each = f"{size_name(row_bytes)} each (float32)"
-    return f"recurrent states {taken}: {rows:,} rows and {places:,} checkpoints, {each}"
+    taken = size_name(rows * each.row + places * each.state)
+    line = f"recurrent states {taken}: {rows:,} rows and {places:,} checkpoints, {size_name(each.state)} each"
+    return f"{line} (float32)" + (f"; draft tokens {size_name(each.held)} a row" if each.held else "")

@@ -7,25 +7,31 @@ from typing import Protocol
 
 from torch import Tensor
 
-from millstream_worker.engine.brain.batch.plan import Plan
+
+class LayerStates(Protocol):
+    """The states of one module."""
+
+    def convolve(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """inputs [T, channels] of any type; weight [channels, taps], bias [channels]. Returns the same shape
+        and type, contiguous."""
+        ...
+
+    def advance(self, query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor) -> Tensor:
+        """query, key [T, key_heads, key_dim], value [T, heads, value_dim], of one type, a token's numbers
+        side by side; log_decay g [T, heads] or [T, heads, key_dim], beta [T, heads], both float32 and
+        contiguous. Returns the shape and type of value, contiguous."""
+        ...
 
 
 class StateBackend(Protocol):
-    """Built over one `StateStorage`; used by one runner, from one thread. Each segment of a step takes up the
-    state of its slot where its tokens begin, and leaves there the one behind them. A token's numbers depend
-    neither on how its row is cut into steps nor on the other rows; in plain PyTorch, their last bits do."""
+    """Built over one `StateStorage`; used by one runner, from one thread. Each row of a step takes up the
+    state of its slot where its tokens begin, and leaves there the one behind them, or before them if they are
+    held. A token's numbers depend neither on how its row is cut into steps nor on the other rows; in plain
+    PyTorch, their last bits do."""
 
-    def begin(self, plan: Plan) -> None:
-        """Take in the step, whose segments are of different slots."""
+    def begin(self) -> None:
+        """Take in the step that has begun in the storage."""
 
-    def convolve(self, layer: int, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """inputs [T, channels] of any type; weight [channels, taps], bias [channels]. Returns the same shape
-        and type."""
-        ...
-
-    def advance(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor
-    ) -> Tensor:
-        """query, key [T, key_heads, key_dim], value [T, heads, value_dim], log_decay g [T, heads] or
-        [T, heads, key_dim], beta [T, heads]. Returns the shape and type of value."""
+    def layer(self, number: int) -> LayerStates:
+        """Returns the states of the model's module of this number."""
         ...

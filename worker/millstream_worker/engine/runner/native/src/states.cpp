@@ -21,9 +21,7 @@ void convolve(const T* inputs, const T* weight, const T* bias, T* out, const Con
 // Rows that decode read their states in wide pieces, as memory likes it; in prompts narrow ones stay in the
 // nearest cache from token to token.
 template <class T>
-void advance(const T* query, const T* key, const T* value, const float* log_decay, const float* beta, T* out,
-             const Rule* layer, const StateStep* step, int64_t query_token, int64_t key_token,
-             int64_t value_token) {
+void advance(const RuleInputs<T>& given, T* out, const Rule* layer, const StateStep* step) {
     const int64_t heads = int64_t(step->count) * layer->heads;
     const int wide_parts = (layer->value_dim + WIDE * LANES - 1) / (WIDE * LANES);
     const bool few = heads * wide_parts < 4 * int64_t(step->threads);  // to share out
@@ -36,15 +34,17 @@ void advance(const T* query, const T* key, const T* value, const float* log_deca
         const Item own = item(number);
         const auto columns = [&](auto advanced, int count, const float* ahead) {
             for (int begin = own.begin; begin < std::min(own.begin + width, layer->value_dim); begin += count)
-                advanced(*layer, {own.segment, own.head, begin}, Rows<T>{query, query_token}, Rows<T>{key, key_token},
-                         Rows<T>{value, value_token}, log_decay, beta, out, ahead, scratch);
+                advanced(*layer, {own.segment, own.head, begin}, !step->kept, given, out, ahead, scratch);
         };
         const int64_t next = number + step->threads;  // probably this thread's
-        if (few || own.segment.tokens > 1)
+        if (few || own.segment.replays + own.segment.tokens > 1)
             columns(advance_columns<NARROW, T>, NARROW * LANES, nullptr);
         else
             columns(advance_columns<WIDE, T>, width, next < heads * parts ? state_of(*layer, item(next)) : nullptr);
     });
+    for (int number = 0; number < step->count && !step->kept; ++number)
+        if (const StateSegment& segment = step->segments[number]; segment.holds)
+            HeldInputs<T>(*layer, segment.slot).take(*layer, segment, given);
 }
 
 }  // namespace
@@ -67,11 +67,11 @@ extern "C" void convolve_float32(const float* inputs, const float* weight, const
 extern "C" void advance_bfloat16(const uint16_t* query, const uint16_t* key, const uint16_t* value,
                                  const float* log_decay, const float* beta, uint16_t* out, const Rule* layer,
                                  const StateStep* step, int64_t query_token, int64_t key_token, int64_t value_token) {
-    advance(query, key, value, log_decay, beta, out, layer, step, query_token, key_token, value_token);
+    advance<uint16_t>({{query, query_token}, {key, key_token}, {value, value_token}, log_decay, beta}, out, layer, step);
 }
 
 extern "C" void advance_float32(const float* query, const float* key, const float* value, const float* log_decay,
                                 const float* beta, float* out, const Rule* layer, const StateStep* step,
                                 int64_t query_token, int64_t key_token, int64_t value_token) {
-    advance(query, key, value, log_decay, beta, out, layer, step, query_token, key_token, value_token);
+    advance<float>({{query, query_token}, {key, key_token}, {value, value_token}, log_decay, beta}, out, layer, step);
 }

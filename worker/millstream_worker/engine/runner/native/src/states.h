@@ -5,27 +5,43 @@
 #include "scratch.h"
 #include "vectors.h"
 
-// Fields as in library.py, but for the segments', which native_states.py lays out.
+// Fields as in library.py, but for the segments', which slot_segments.py lays out. Of inputs that are held, each slot
+// has places for `most_held` tokens; they are of the inputs' type.
 struct Convolution {
-    int32_t channels, taps, activated;
+    int32_t channels, taps, activated, most_held;
     int64_t row;   // numbers from one slot's state to the next
     float* state;  // [taps - 1, channels] of the first slot
+    void* held;    // [slots, most_held, channels]
 };
 
 struct Rule {
-    int32_t key_heads, heads, key_dim, value_dim, by_channel, corrects;
+    int32_t key_heads, heads, key_dim, value_dim, by_channel, corrects, most_held;
     int64_t row;
-    float* state;  // [heads, key_dim, value_dim] of the first slot
+    float* state;       // [heads, key_dim, value_dim] of the first slot
+    void* held_keys;    // [slots, most_held, key_heads, key_dim]
+    void* held_values;  // [slots, most_held, heads, value_dim]
+    float* held_decays;
+    float* held_betas;
+
+    int key_numbers() const { return key_heads * key_dim; }
+    int value_numbers() const { return heads * value_dim; }
+    int decay_numbers() const { return heads * (by_channel ? key_dim : 1); }
 };
 
 struct StateSegment {
     int32_t slot, first, tokens;
-    int32_t fresh;  // it begins with zeros
+    int32_t fresh;    // it begins with zeros
+    int32_t replays;  // tokens, of those that the slot holds, that come before its own
+    int32_t holds;    // its own tokens are held: the state stays the one before them
+
+    // Tokens behind which the state is stored.
+    int stored_behind() const { return replays + (holds ? 0 : tokens); }
 };
 
 struct StateStep {
     const StateSegment* segments;
     int32_t count, threads;
+    int32_t kept;  // nothing is stored
 };
 
 // Numbers that lie side by side in a token's row.
@@ -97,13 +113,28 @@ constexpr int MOST_TAPS = 8;
 
 // All tokens of a segment, of up to LANES channels from `channel` on. KEPT: taps but one; 0: as in the layer.
 template <int KEPT, class T>
-void convolve_tokens(const Convolution& layer, const StateSegment& segment, int channel, Rows<T> inputs,
+void convolve_tokens(const Convolution& layer, const StateSegment& segment, bool stores, int channel, Rows<T> inputs,
                      const Vector* weights, Vector bias, T* out) {
     const int kept = KEPT ? KEPT : layer.taps - 1, count = layer.channels - channel;
     float* state = layer.state + segment.slot * layer.row + channel;
+    T* held = static_cast<T*>(layer.held) + int64_t(segment.slot) * layer.most_held * layer.channels + channel;
     Vector seen[KEPT ? KEPT + 1 : MOST_TAPS];
+    const auto store_state = [&] {
+        for (int tap = 0; tap < kept; ++tap) store_some(state + int64_t(tap) * layer.channels, seen[tap], count);
+    };
     for (int tap = 0; tap < kept; ++tap)
         seen[tap] = segment.fresh ? Vector{} : load_some(state + int64_t(tap) * layer.channels, count);
+    for (int64_t token = 0; token < segment.replays; ++token) {
+        seen[kept] = load_some(held + token * layer.channels, count);
+        for (int tap = 0; tap < kept; ++tap) seen[tap] = seen[tap + 1];
+    }
+    if (stores && segment.holds) {
+        store_state();
+        for (int64_t token = 0; token < segment.tokens; ++token) {
+            const T* from = inputs.at(segment.first + token) + channel;
+            std::copy(from, from + std::min(count, LANES), held + token * layer.channels);
+        }
+    }
     for (int64_t token = segment.first, end = token + segment.tokens; token < end; ++token) {
         seen[kept] = load_some(inputs.at(token) + channel, count);
         Vector sum = bias;
@@ -111,7 +142,7 @@ void convolve_tokens(const Convolution& layer, const StateSegment& segment, int 
         store_some(out + token * layer.channels + channel, layer.activated ? silu(sum) : sum, count);
         for (int tap = 0; tap < kept; ++tap) seen[tap] = seen[tap + 1];
     }
-    for (int tap = 0; tap < kept; ++tap) store_some(state + int64_t(tap) * layer.channels, seen[tap], count);
+    if (stores && !segment.holds) store_state();
 }
 
 // The same of all segments. weight [channels, taps]; bias may be null.
@@ -128,7 +159,7 @@ void convolve_channels(const Convolution& layer, const StateStep& step, int chan
     if (taps == 3) convolved = convolve_tokens<2, T>;
     if (taps == 4) convolved = convolve_tokens<3, T>;
     for (int number = 0; number < step.count; ++number)
-        convolved(layer, step.segments[number], channel, inputs, weights, shift, out);
+        convolved(layer, step.segments[number], !step.kept, channel, inputs, weights, shift, out);
 }
 
 template <class T>
@@ -156,7 +187,8 @@ struct Token {
 
 // By itself: parts of larger code may be contracted in other ways, and a token's numbers be others then.
 template <class T>
-__attribute__((noinline)) void prepare(const Token& token, const Rule& layer, const T* key, const T* query, const float* log_decay) {
+__attribute__((noinline)) void prepare(const Token& token, const Rule& layer, const T* key, const T* query,
+                                       const float* log_decay) {
     const int dim = layer.key_dim;
     if (layer.corrects) {
         normalise(key, dim, 1.0f, token.key);
@@ -203,10 +235,10 @@ inline void begin_token(const Token& token, int key_dim, const Columns& columns,
     }
 }
 
-// Ends a token, and begins the next one, in one pass over what is held.
-template <int V>
+// Ends a token, and begins the next one, in one pass over what is held. STORES: the state between them.
+template <int V, bool STORES>
 inline void pass_on(const Token& token, const Token& next, int key_dim, float* held, const Vector* change,
-                    Vector* answer, Vector* found) {
+                    Vector* answer, Vector* found, const Columns& columns) {
     for (int d = 0; d < key_dim; ++d) {
         const Vector key = broadcast(token.key[d]), query = broadcast(token.query[d]);
         const Vector decay = broadcast(next.decay[d]), next_key = broadcast(next.key[d]);
@@ -214,6 +246,7 @@ inline void pass_on(const Token& token, const Token& next, int key_dim, float* h
             float* place = held + (d * V + v) * LANES;
             const Vector now = fused(change[v], key, load<Vector>(place));
             answer[v] = fused(now, query, answer[v]);
+            if (STORES) store_some(columns.state + d * columns.row + v * LANES, now, columns.count - v * LANES);
             const Vector kept = now * decay;
             store(place, kept);
             found[v] = fused(kept, next_key, found[v]);
@@ -221,14 +254,14 @@ inline void pass_on(const Token& token, const Token& next, int key_dim, float* h
     }
 }
 
-template <int V>
+template <int V, bool STORES>
 inline void end_token(const Token& token, int key_dim, const float* held, const Vector* change, Vector* answer,
                       const Columns& columns) {
     for (int d = 0; d < key_dim; ++d) {
         const Vector key = broadcast(token.key[d]), query = broadcast(token.query[d]);
         for (int v = 0; v < V; ++v) {
             const Vector now = fused(change[v], key, load<Vector>(held + (d * V + v) * LANES));
-            store_some(columns.state + d * columns.row + v * LANES, now, columns.count - v * LANES);
+            if (STORES) store_some(columns.state + d * columns.row + v * LANES, now, columns.count - v * LANES);
             answer[v] = fused(now, query, answer[v]);
         }
     }
@@ -239,9 +272,8 @@ inline Vector change_of(const Rule& layer, Vector wanted, Vector found, float be
     return (layer.corrects ? wanted - found : wanted) * broadcast(beta);
 }
 
-// A token of a row that decodes: the state is read where it is; twice, and the second time from a near
-// cache, where a rule corrects. Meanwhile
-// the processor fetches `ahead`, the columns that come next.
+// A token of a row that decodes: the state is read where it is; twice, and the second time from a near cache, where a
+// rule corrects. Meanwhile the processor fetches `ahead`, the columns that come next.
 template <int V>
 inline void only_token(const Token& token, const Rule& layer, const Columns& columns, const float* ahead,
                        const Vector* wanted, float beta, Vector* answer) {
@@ -269,34 +301,85 @@ inline void only_token(const Token& token, const Rule& layer, const Columns& col
     }
 }
 
+// What a rule is given of each token.
+template <class T>
+struct RuleInputs {
+    Rows<T> query, key, value;
+    const float *log_decay, *beta;  // [T, decay_numbers], [T, heads]
+};
+
+// Places of those that a slot holds.
+template <class T>
+struct HeldInputs {
+    T *keys, *values;
+    float *log_decays, *betas;
+
+    HeldInputs(const Rule& layer, int slot) {
+        const int64_t first = int64_t(slot) * layer.most_held;
+        keys = static_cast<T*>(layer.held_keys) + first * layer.key_numbers();
+        values = static_cast<T*>(layer.held_values) + first * layer.value_numbers();
+        log_decays = layer.held_decays + first * layer.decay_numbers();
+        betas = layer.held_betas + first * layer.heads;
+    }
+
+    // Nobody reads their answers: any numbers are their queries.
+    RuleInputs<T> as_inputs(const Rule& layer) const {
+        const Rows<T> rows{keys, layer.key_numbers()};
+        return {rows, rows, {values, layer.value_numbers()}, log_decays, betas};
+    }
+
+    void take(const Rule& layer, const StateSegment& segment, const RuleInputs<T>& given) const {
+        const int64_t first = segment.first;
+        for (int token = 0; token < segment.tokens; ++token) {
+            std::copy_n(given.key.at(first + token), layer.key_numbers(), keys + token * layer.key_numbers());
+            std::copy_n(given.value.at(first + token), layer.value_numbers(), values + token * layer.value_numbers());
+        }
+        const int decays = layer.decay_numbers();
+        std::copy_n(given.log_decay + first * decays, segment.tokens * decays, log_decays);
+        std::copy_n(given.beta + first * layer.heads, segment.tokens * layer.heads, betas);
+    }
+};
+
 // All tokens of a segment, for V vectors of columns. In between the state is in the scratch: in the storage its
 // rows lie so far apart that a processor's cache holds few of them.
 template <int V, class T>
-void advance_columns(const Rule& layer, const Item& item, Rows<T> query, Rows<T> key, Rows<T> value,
-                     const float* log_decay, const float* beta, T* out, const float* ahead, Scratch& scratch) {
+void advance_columns(const Rule& layer, const Item& item, bool stores, const RuleInputs<T>& given, T* out,
+                     const float* ahead, Scratch& scratch) {
     const StateSegment& segment = item.segment;
     const int head = item.head, begin = item.begin;
     const int key_dim = layer.key_dim, value_dim = layer.value_dim, padded = key_dim + LANES;
     const int key_head = head / (layer.heads / layer.key_heads) * key_dim;
+    const RuleInputs<T> held_before = HeldInputs<T>(layer, segment.slot).as_inputs(layer);
+    const auto source = [&](int number) -> const RuleInputs<T>& {
+        return number < segment.replays ? held_before : given;
+    };
+    const auto place = [&](int number) {  // in its source
+        return number < segment.replays ? int64_t(number) : int64_t(segment.first) + number - segment.replays;
+    };
     scratch.reserve(6 * Scratch::bytes<float>(padded) + Scratch::bytes<float>(key_dim * V * LANES));
     const auto taken = [&] { return scratch.take<float>(padded); };
     Token token{taken(), taken(), taken()}, next{taken(), taken(), taken()};
     float* held = scratch.take<float>(key_dim * V * LANES);
     const Columns columns{state_of(layer, item), value_dim, std::min(value_dim - begin, V * LANES)};
-    const auto prepared = [&](const Token& to, int64_t number) {
-        const int64_t decays = (number * layer.heads + head) * (layer.by_channel ? key_dim : 1);
-        prepare(to, layer, key.at(number) + key_head, query.at(number) + key_head, log_decay + decays);
+    const auto prepared = [&](const Token& to, int number) {
+        const RuleInputs<T>& from = source(number);
+        const int64_t at = place(number), decays = (at * layer.heads + head) * (layer.by_channel ? key_dim : 1);
+        prepare(to, layer, from.key.at(at) + key_head, from.query.at(at) + key_head, from.log_decay + decays);
     };
-    Vector found[V] = {};
-    prepared(token, segment.first);
-    if (segment.tokens == 1 && !segment.fresh) {
-        const int64_t place = int64_t(segment.first) * layer.heads + head;
-        Vector wanted[V], answer[V] = {};
-        const T* values = value.at(segment.first) + head * value_dim + begin;
-        for (int v = 0; v < V; ++v) wanted[v] = load_some(values + v * LANES, columns.count - v * LANES);
-        only_token<V>(token, layer, columns, ahead, wanted, beta[place], answer);
-        T* to = out + place * value_dim + begin;
+    const auto answered = [&](int number, const Vector* answer) {
+        T* to = out + (place(number) * layer.heads + head) * value_dim + begin;
         for (int v = 0; v < V; ++v) store_some(to + v * LANES, answer[v], columns.count - v * LANES);
+    };
+    const int tokens = segment.replays + segment.tokens, stored_behind = stores ? segment.stored_behind() : -1;
+    Vector found[V] = {};
+    prepared(token, 0);
+    if (tokens == 1 && !segment.fresh && stored_behind == 1) {
+        Vector wanted[V], answer[V] = {};
+        const T* values = given.value.at(segment.first) + head * value_dim + begin;
+        for (int v = 0; v < V; ++v) wanted[v] = load_some(values + v * LANES, columns.count - v * LANES);
+        const float beta = given.beta[int64_t(segment.first) * layer.heads + head];
+        only_token<V>(token, layer, columns, ahead, wanted, beta, answer);
+        answered(0, answer);
         end_streaming();
         return;
     }
@@ -304,23 +387,30 @@ void advance_columns(const Rule& layer, const Item& item, Rows<T> query, Rows<T>
         std::fill(held, held + key_dim * V * LANES, 0.0f);
     else
         begin_token<V>(token, key_dim, columns, held, found);
-    for (int64_t number = segment.first, end = number + segment.tokens; number < end; ++number) {
-        const int64_t place = number * layer.heads + head;
-        const T* wanted = value.at(number) + head * value_dim + begin;
+    if (segment.fresh && stored_behind == 0)
+        for (int d = 0; d < key_dim; ++d)
+            std::fill_n(columns.state + d * columns.row, columns.count, 0.0f);
+    for (int number = 0; number < tokens; ++number) {
+        const RuleInputs<T>& from = source(number);
+        const int64_t at = place(number);
+        const T* wanted = from.value.at(at) + head * value_dim + begin;
+        const float beta = from.beta[at * layer.heads + head];
         Vector change[V], answer[V] = {};
         for (int v = 0; v < V; ++v) {
             const Vector own = load_some(wanted + v * LANES, columns.count - v * LANES);
-            change[v] = change_of(layer, own, found[v], beta[place]);
+            change[v] = change_of(layer, own, found[v], beta);
             found[v] = Vector{};
         }
-        if (number + 1 < end) {
+        const bool stored = number + 1 == stored_behind;
+        if (number + 1 < tokens) {
             prepared(next, number + 1);
-            pass_on<V>(token, next, key_dim, held, change, answer, found);
+            const auto passed = stored ? pass_on<V, true> : pass_on<V, false>;
+            passed(token, next, key_dim, held, change, answer, found, columns);
             std::swap(token, next);
         } else {
-            end_token<V>(token, key_dim, held, change, answer, columns);
+            const auto ended = stored ? end_token<V, true> : end_token<V, false>;
+            ended(token, key_dim, held, change, answer, columns);
         }
-        T* to = out + place * value_dim + begin;
-        for (int v = 0; v < V; ++v) store_some(to + v * LANES, answer[v], columns.count - v * LANES);
+        if (number >= segment.replays) answered(number, answer);
     }
 }
