@@ -18,19 +18,18 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from support.engine.libraries import share_headers
+from support.engine.replaying import Noted, Watch, compiled_for_replay
 from support.engine.serving import Served, eager_of, logits_of, runner_of, serve
-from torch._inductor.utils import clear_inductor_caches
 
 from millstream_worker.engine.brain.batch.plan import Plan, packed_plan
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner.compiled.compile import compile_model
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 from millstream_worker.engine.runner.native import intercept
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.replay import call_recorder, cpu_replay
 from millstream_worker.engine.runner.replay.call_recorder import CallRecorder, CannotReplay
-from millstream_worker.engine.runner.replay.cpu_replay import CpuReplay, RecordedStep, recorded_size
+from millstream_worker.engine.runner.replay.cpu_replay import RecordedStep
 from millstream_worker.engine.runner.replay.workspace import Workspace
 from millstream_worker.engine.runner.runner import Runner
 
@@ -55,50 +54,8 @@ def folder(checkpoint: Callable[[str], Path]) -> Path:
 
 @pytest.fixture(scope="module")
 def compiled(kept: Path, folder: Path) -> Iterator[LoadedModel]:
-    threads = torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as changes:
-        changes.setenv("TORCHINDUCTOR_CACHE_DIR", str(kept))
-        try:
-            torch.set_num_threads(1)
-            torch.compiler.set_stance("default")
-            torch.compiler.reset()
-            clear_inductor_caches()
-            loaded = load_model(str(folder), dtype=torch.float32, device=CPU)
-            compile_model(loaded, kept, lambda message: None)
-            yield loaded
-        finally:
-            torch.compiler.set_stance("default")
-            torch.compiler.reset()
-            torch.set_num_threads(threads)
-
-
-class Noted(CpuReplay):
-    """Notes the sizes of the steps that it replays."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.replayed: list[tuple[int, int]] = []
-
-    def replay(self, plan: Plan) -> torch.Tensor | None:
-        logits = super().replay(plan)
-        if logits is not None:
-            self.replayed.append(recorded_size(plan))
-        return logits
-
-
-class Watch:
-    """Has a runner's steps recorded; `change` is made to its form before it runs."""
-
-    def __init__(
-        self, change: Callable[[Noted], None] = lambda form: None, recorder: type[CallRecorder] = CallRecorder
-    ) -> None:
-        self.said: list[str] = []
-        self._change, self._recorder = change, recorder
-
-    def __call__(self, runner: Runner) -> None:
-        self.form = Noted(eager_of(runner), self.said.append, self._recorder)
-        self._change(self.form)
-        runner.model = self.form
+    with compiled_for_replay(folder, kept) as loaded:
+        yield loaded
 
 
 def run(

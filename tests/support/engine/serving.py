@@ -23,6 +23,7 @@ from millstream_worker.engine.runner.sampling.chooser import Chooser
 from millstream_worker.engine.runner.sampling.numpy_chooser import NumpyChooser
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 from millstream_worker.engine.runner.sampling.torch_chooser import TorchChooser
+from millstream_worker.engine.runner.states.slot_segments import MOST_DRAFTS
 
 STATE_PLACES = 6  # for checkpoints of recurrent state
 
@@ -40,7 +41,7 @@ def runner_of(
 ) -> tuple[Runner, KVStorage]:
     storage = KVStorage(loaded.layer_specs, blocks, block_size, loaded.dtype, loaded.device)
     sampler = Sampler(loaded.vocab_size, max_rows, torch.device(loaded.device), _chooser(loaded))
-    states = storage_of_states(loaded, max_rows, STATE_PLACES)
+    states = storage_of_states(loaded, max_rows, STATE_PLACES, MOST_DRAFTS)
     model = Eager(loaded, storage, sampler.last_tokens, state_storage=states)
     return Runner(model, sampler, states=states), storage
 
@@ -98,6 +99,7 @@ def serve(
             pipeline_depth=pipeline_depth,
             sharing=sharing,
             speculate=speculate,
+            most_drafts=MOST_DRAFTS,
             state_places=STATE_PLACES if loaded.state_specs else 0,
         )
     )

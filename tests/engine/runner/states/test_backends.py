@@ -312,6 +312,13 @@ def test_a_convolution_too_long_for_the_library_is_pytorchs(library: Library) ->
     assert isinstance(native_states(StateStorage([KINDS["delta"]], 1, 0), library), NativeStates)
 
 
+def test_a_slot_holds_no_more_tokens_than_it_has_places_for() -> None:
+    storage = StateStorage([KINDS["delta"]], 1, 0, drafts=2)
+    storage.begin(step_of([(0, 0, 3)], drafted=0))
+    with pytest.raises(RuntimeError, match="a slot holds 3 tokens, and a row has 4"):
+        storage.begin(step_of([(0, 3, 7)], drafted=0))
+
+
 def test_a_checkpoint_is_all_of_a_rows_state() -> None:
     specs = list(KINDS.values())
     storage = StateStorage(specs, 3, 2)

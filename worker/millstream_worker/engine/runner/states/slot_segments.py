@@ -18,7 +18,8 @@ _ANYWHERE = -1  # the state is a checkpoint's: it belongs where its row goes on
 class SlotSegments:
     """Knows where the states of the slots stand."""
 
-    def __init__(self, max_rows: int) -> None:
+    def __init__(self, max_rows: int, most_held: int) -> None:
+        self._most_held = most_held
         self._stands = np.full(max_rows, _ANYWHERE, np.int32)  # tokens in the state
         self._held = np.zeros(max_rows, np.int32)  # tokens behind them
 
@@ -37,6 +38,8 @@ class SlotSegments:
         fresh, holds = before == 0, segments > 1
         stands, held = self._stands[slots], self._held[slots]
         replays = np.where(fresh | (stands == _ANYWHERE), 0, before - stands)
+        if (tokens[holds] > self._most_held).any():
+            raise RuntimeError(f"a slot holds {self._most_held} tokens, and a row has {tokens[holds].max()}")
         if wrong := np.flatnonzero((replays < 0) | (replays > held)).tolist():
             row = wrong[0]
             stands_at = f"its state stands at token {stands[row]}, with {held[row]} held behind it"

@@ -47,7 +47,7 @@ class StateStorage:
         self.most_held = held_tokens(drafts)
         self.held = [room_for(spec, max_rows, self.most_held, dtype) for spec in self.specs]
         self.segments: Int32 = np.empty((0, 6), np.int32)
-        self._slot_segments = SlotSegments(max_rows)
+        self._slot_segments = SlotSegments(max_rows, self.most_held)
 
     def begin(self, plan: Plan) -> None:
         """Copies the step's checkpoints to slots, and finds what it does to each."""
