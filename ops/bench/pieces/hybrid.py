@@ -1,14 +1,16 @@
 """Models with a recurrent state beside keys and values, of a shape like Qwen3.5-0.8B's: what checkpoints
 save, and what states cost a step.
 
-    python -m ops.bench hybrid [--parts shared time steps copies]
+    python -m ops.bench hybrid [--parts shared time steps compiled drafts copies]
 
 `shared`: the scheduler alone, with 128 rows known (of chats one): prompt tokens that it has computed, as
 multiples of what a cache of keys and values alone would compute, and copies made, those at prompts' ends
 apart; beside them the multiples without any state kept. `time`: the same work on the model, with checkpoints
 and without a prefix cache, in turns. `steps`: decoding rows with 200 tokens of context, beside the same steps
-whose states stand still. `copies`: bytes of state that a step reads and writes beside a copy's, and a
-checkpoint beside a copy of its bytes.
+whose states stand still. `compiled`: the same steps called from Python, and compiled and replayed, in turns.
+`drafts`: one row's tokens a second with draft tokens that are right, or wrong, beside none, in turns.
+`copies`: bytes of state that a step reads and writes beside a copy's, and a checkpoint beside a copy of its
+bytes.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ from millstream_worker.engine.assembly import build
 from millstream_worker.engine.brain.batch.plan import Sampled, packed_plan
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
+from millstream_worker.engine.brain.speculation.acceptance import Acceptance, GuessSource
+from millstream_worker.engine.brain.speculation.text_drafter import Guess
+from millstream_worker.engine.brain.speculation.token_index import LONGEST_MATCH
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
@@ -42,7 +47,7 @@ from millstream_worker.engine.runner.states.state_backend import StateBackend
 Prompt = list[int]
 BLOCK, KNOWN, CONTEXT, OUTPUT = 16, 128, 200, 4
 MODEL = "qwen35-08b"
-PARTS = ("shared", "time", "steps", "copies")
+PARTS = ("shared", "time", "steps", "compiled", "drafts", "copies")
 
 
 class Work:
@@ -214,14 +219,7 @@ def steps(options: argparse.Namespace) -> Iterator[Row]:
     made = engine(options, max_rows=max(options.rows))
     eager: Eager = made.runner.model.eager  # type: ignore[attr-defined]
     backends: tuple[StateBackend | None, ...] = (_Still(), eager.states)
-    work, begun = Work(), 0
-    for rows in sorted(options.rows):
-        for handle in range(begun, rows):
-            prompt, tokens = tuple(work.text(CONTEXT)), 100 * options.turns
-            made.add(EngineRequest(handle, prompt, tokens, SamplingSpec(temperature=0.0)))
-        begun = rows
-        while (step := made.step()) is None or len(step.tokens) < rows:
-            pass
+    for rows in _decoding(options, [made]):
         seconds: list[list[float]] = [[], []]
         for turn in range(2 * options.turns):
             eager.states = backends[turn % 2]
@@ -229,6 +227,88 @@ def steps(options: argparse.Namespace) -> Iterator[Row]:
             seconds[turn % 2] += [_step_s(made) for _ in range(6)][1:]
         plain, own = map(statistics.median, seconds)
         yield {"rows": rows, "states still ms": 1e3 * plain, "step ms": 1e3 * own, "ratio": plain / own}
+
+
+def compiled(options: argparse.Namespace) -> Iterator[Row]:
+    """Milliseconds."""
+    engines = [engine(options, max_rows=max(options.rows), compile_model=form) for form in ("off", "on")]
+    for rows in _decoding(options, engines):
+        for made in engines:
+            for _ in range(4):  # a size is recorded, and proved
+                made.step()
+        seconds: list[list[float]] = [[], []]
+        for turn in range(2 * options.turns):
+            seconds[turn % 2] += [_step_s(engines[turn % 2]) for _ in range(6)][1:]
+        python, replayed = map(statistics.median, seconds)
+        yield {
+            "rows": rows,
+            "from Python ms": 1e3 * python,
+            "replayed ms": 1e3 * replayed,
+            "ratio": python / replayed,
+        }
+
+
+def _decoding(options: argparse.Namespace, engines: Sequence[Engine[Any]]) -> Iterator[int]:
+    """Has the engines decode so many rows, more and more."""
+    work, begun = Work(), 0
+    for rows in sorted(options.rows):
+        for handle in range(begun, rows):
+            prompt, tokens = tuple(work.text(CONTEXT)), 100 * options.turns
+            for made in engines:
+                made.add(EngineRequest(handle, prompt, tokens, SamplingSpec(temperature=0.0)))
+        begun = rows
+        for made in engines:
+            while (step := made.step()) is None or len(step.tokens) < rows:
+                pass
+        yield rows
+
+
+class _Drafter:
+    """Knows the output; `wrong`: and says something else."""
+
+    def __init__(self, output: Sequence[int], count: int, *, wrong: bool) -> None:
+        self.acceptance = Acceptance()
+        self._output, self._count, self._wrong = output, count, wrong
+
+    def guess(self, row: Any) -> Guess:
+        place = len(row.output)
+        known = self._output[place : place + self._count]
+        return Guess(GuessSource.OWN, LONGEST_MATCH, [token ^ self._wrong for token in known])
+
+    def learn(self, row: Any) -> None: ...
+
+
+def drafts(options: argparse.Namespace) -> Iterator[Row]:
+    prompt = Work().text(CONTEXT)
+    made = engine(options, max_rows=16, prefix_cache=False, compile_model="on", speculate="always")
+    speculation = made.scheduler._speculation
+    assert speculation is not None, "the engine does not speculate"
+    speculation._drafter = _Drafter([], 0, wrong=False)
+    output = _output(made, prompt)
+    for count, wrong in ((1, False), (3, False), (7, False), (1, True), (3, True), (7, True)):
+        seconds: list[list[float]] = [[], []]
+        for turn in range(2 * options.turns + 2):
+            speculation._drafter = _Drafter(output, count * (turn % 2), wrong=wrong)
+            begun = time.perf_counter()
+            assert _output(made, prompt) == output, "draft tokens changed the output"
+            if turn > 1:  # sizes are recorded, and proved
+                seconds[turn % 2].append(time.perf_counter() - begun)
+        without, with_them = map(statistics.median, seconds)
+        yield {
+            "draft tokens a step": f"{count} {'wrong' if wrong else 'right'}",
+            "tokens/s": len(output) / with_them,
+            "without": len(output) / without,
+            "ratio": without / with_them,
+        }
+
+
+def _output(made: Engine[Any], prompt: Prompt) -> list[int]:
+    made.add(EngineRequest(0, tuple(prompt), 64, SamplingSpec(temperature=0.0)))
+    tokens: list[int] = []
+    while not made.idle:
+        step = made.step()
+        tokens += step.tokens if step is not None else []
+    return tokens
 
 
 def _step_s(made: Engine[Any]) -> float:
@@ -306,7 +386,13 @@ def main() -> None:
     print("\n".join(plots.caption("hybrid")), end="\n\n")
     if "shared" in options.parts:
         print(plots.markdown(list(shared(options.scale))), end="\n\n")
-    for part, rows in (("time", timed), ("steps", steps), ("copies", copies)):
+    for part, rows in (
+        ("time", timed),
+        ("steps", steps),
+        ("compiled", compiled),
+        ("drafts", drafts),
+        ("copies", copies),
+    ):
         if part in options.parts:
             print(plots.markdown(list(rows(options))), end="\n\n", flush=True)
 

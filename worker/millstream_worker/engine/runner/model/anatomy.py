@@ -7,14 +7,15 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import PreTrainedModel
 
+from millstream_worker.engine.runner.attention.observed_attention import AttentionCall, observed_attentions
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.linear.quantized_layers import QuantizedLinear
 from millstream_worker.engine.runner.model_config.support import UnsupportedModel
@@ -74,17 +75,6 @@ class ModuleCall:
     answer: Any
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Attention:
-    """A call of the attention interface."""
-
-    module: nn.Module
-    spec: LayerSpec
-    key: Tensor
-    value: Tensor
-    tensors: frozenset[str]  # names of the options that are tensors
-
-
 @torch.inference_mode()
 def observe(model: PreTrainedModel, attention: str) -> Anatomy:
     """Runs one token through `model`, whose attention function is registered as `attention`. No tensor of the
@@ -96,7 +86,7 @@ def observe(model: PreTrainedModel, attention: str) -> Anatomy:
     given = {id(tokens): Argument.TOKENS, id(positions): Argument.POSITIONS, id(wanted): Argument.WANTED}
     recurrent = observed_states(take_over(model))
     try:
-        with _attentions_of(attention) as attentions, recurrent as states, calls_of(model) as calls:
+        with observed_attentions(attention) as attentions, recurrent as states, calls_of(model) as calls:
             answer = model(input_ids=tokens, position_ids=positions, use_cache=False, logits_to_keep=wanted)
         specs = tuple(state.spec for state in states.values())
     except StrangeState as error:
@@ -185,50 +175,9 @@ def _kind(layer: nn.Module) -> tuple[object, ...]:
     return weight.dtype, weight.device
 
 
-@contextlib.contextmanager
-def _attentions_of(name: str) -> Iterator[list[_Attention]]:
-    """Collects the calls of the attention function that is registered as `name`; one with the keys and values
-    of an earlier one has that as its source. It answers with the values' mean, of no head or token in
-    particular, which is not finite where something that it was given is not."""
-    calls: list[_Attention] = []
-
-    def attend(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, **options: Any
-    ) -> tuple[Tensor, None]:
-        tensors = frozenset(name for name, option in options.items() if isinstance(option, Tensor))
-        earlier = (number for number, call in enumerate(calls) if call.key is key and call.value is value)
-        spec = replace(_layer_spec(query, key, value, options), source=next(earlier, None))
-        calls.append(_Attention(module, spec, key, value, tensors))
-        _, heads, tokens, _ = query.shape
-        mean = value.mean(1, keepdim=True) + 0 * (query.sum() + key.sum())
-        return value.new_zeros(1, tokens, heads, value.shape[3]) + mean.transpose(1, 2), None
-
-    registered = AttentionInterface()[name]
-    AttentionInterface.register(name, attend)
-    try:
-        yield calls
-    finally:
-        AttentionInterface.register(name, registered)
-
-
-def _layer_spec(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> LayerSpec:
-    """Returns the spec of what an attention module hands over, [1, heads, T, head_dim] each."""
-    scale = options.get("scaling")
-    return LayerSpec(
-        heads=query.shape[1],
-        kv_heads=key.shape[1],
-        key_dim=key.shape[3],
-        value_dim=value.shape[3],
-        scale=query.shape[3] ** -0.5 if scale is None else float(scale),
-        window=options.get("sliding_window"),
-        softcap=options.get("softcap"),
-        sinks=options.get("s_aux") is not None,
-    )
-
-
 def _check(
     model: PreTrainedModel,
-    attentions: Sequence[_Attention],
+    attentions: Sequence[AttentionCall],
     states: Sequence[nn.Module],
     members: Sequence[nn.Module] | None,
 ) -> None:
