@@ -121,7 +121,7 @@ def test_keys_that_anothers_window_has_dropped_are_not_read(load: Load) -> None:
         observe_again(loaded)
 
 
-def test_layers_are_one_list_with_at_most_one_module_of_a_kind_each() -> None:
+def test_layers_are_one_list_with_at_most_one_module_of_a_kind() -> None:
     attentions = [nn.Identity() for _ in range(4)]
     pairs = nn.ModuleList(nn.Sequential(*attentions[start : start + 2]) for start in (0, 2))
     assert layers_of(nn.Sequential(pairs), attentions) is None

@@ -383,8 +383,8 @@ class Rig:
             if plan is None:
                 return
             assert plan.token_count <= self.scheduler.config.max_step_tokens
-            most = max(Counter(plan.row_slots.tolist()).values())
-            assert most <= 1 + self.scheduler.config.most_drafts, "too many draft tokens"
+            drafts = max(Counter(plan.row_slots.tolist()).values()) - 1
+            assert drafts <= (self.scheduler.config.most_drafts or drafts), "too many draft tokens"
             self.plans.append(plan)
             self._outstanding.append((plan, self.model.launch(plan)))
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from millstream_worker.engine.batch_limits import LEAST_ROWS, fit_limits
-from millstream_worker.engine.brain.speculation import text_drafter
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.runner.kv.host_swap import copy_bytes, host_pages
 from millstream_worker.engine.runner.kv.pool_size import free_bytes, pool_bytes
@@ -17,9 +16,9 @@ from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.profiling import step_needs
 from millstream_worker.engine.runner.replay.cpu_replay import workspace_bytes
 from millstream_worker.engine.runner.sampling.chooser import Chooser
-from millstream_worker.engine.runner.states import slot_segments
 from millstream_worker.engine.runner.states.held_inputs import held_bytes, held_tokens
 from millstream_worker.engine.runner.states.pool_share import PoolShare, StateBytes, share_pool
+from millstream_worker.engine.runner.states.slot_segments import MOST_DRAFTS
 from millstream_worker.engine.runner.states.spec import bytes_per_row
 
 
@@ -30,7 +29,7 @@ class FittedMemory:
     step_bytes: int  # for the largest step, computed from Python
     host_pages: int  # blocks in host memory
     context_length: int  # most tokens of a row
-    most_drafts: int  # of a row, in a step
+    most_drafts: int  # of a row with a recurrent state, in a step; 0: as many as are guessed
     states: StateBytes
 
 
@@ -49,7 +48,8 @@ def fit_memory(
     block_bytes = bytes_per_block(loaded.layer_specs, config.block_size, loaded.dtype)
     if recurrent := bool(loaded.state_specs):
         config = _without_host_swap(config, report)
-    drafts, rows_set = _most_drafts(config, loaded), config.max_rows > 0
+    drafts = MOST_DRAFTS if recurrent and config.speculate != "off" else 0
+    rows_set = config.max_rows > 0
     held = held_bytes(loaded.state_specs, held_tokens(drafts), loaded.dtype)
     each = StateBytes(bytes_per_row(loaded.state_specs), held)
     pages = host_pages(config.host_swap, block_bytes, device, free_bytes(torch.device("cpu")))
@@ -75,13 +75,6 @@ def fit_memory(
     config, share = fit_limits(config, device.type, share_beside, recurrent=recurrent)
     longest = min(loaded.context_length, config.max_context or loaded.context_length)
     return FittedMemory(config, share, step_bytes, pages, longest, drafts, each)
-
-
-def _most_drafts(config: EngineConfig, loaded: LoadedModel) -> int:
-    """Returns the most draft tokens of a row in a step."""
-    if config.speculate == "off":
-        return 0
-    return slot_segments.MOST_DRAFTS if loaded.state_specs else text_drafter.MOST
 
 
 def _without_host_swap(config: EngineConfig, report: Callable[[str], None]) -> EngineConfig:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
-from millstream_worker.engine.brain.speculation.text_drafter import MOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class SchedulerConfig:
     host_block_s: float = 0.0  # time to copy one back
     state_places: int = 0  # for checkpoints of recurrent state; 0: the model has none
     speculate: str = "off"  # off | auto: draft tokens that pay | always: all that are likely
-    most_drafts: int = MOST  # of a row, in a step
+    most_drafts: int = 0  # of a row, in a step; 0: all that are guessed
 
     def __post_init__(self) -> None:
         for name in ("max_rows", "max_step_tokens", "block_size", "blocks", "context_length"):

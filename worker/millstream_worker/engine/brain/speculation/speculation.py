@@ -24,7 +24,8 @@ _ROWS_A_SKIP = 4  # rows whose guesses take about as long as they may in a step
 
 class Speculation:
     """`always`: likely draft tokens are verified whether they pay or not. A step has at most `max_rows`
-    segments, with draft tokens, too: for so many logits memory is kept aside. A row has up to `most_drafts`.
+    segments, with draft tokens, too: for so many logits memory is kept aside. A row has up to `most_drafts`;
+    0: as many as are guessed.
     """
 
     def __init__(
@@ -34,12 +35,12 @@ class Speculation:
         drafter: Drafter,
         *,
         always: bool = False,
-        most_drafts: int = MOST,
+        most_drafts: int = 0,
     ) -> None:
         self._running_rows = running_rows
         self._batch = running_rows.batch
         self._most = max_rows
-        self._most_drafts = most_drafts
+        self._most_drafts = most_drafts or MOST
         self._always = always
         self._drafter = drafter
         self._costs = StepCosts(max_rows)

@@ -30,8 +30,8 @@ SURROUNDINGS = Surroundings()
 
 
 class Numbered(Generic[T]):
-    """What operations work with beside tensors. Compiled code is the same for all layers of a kind, so it
-    cannot hold what one of them has: it is given a tensor with a number instead."""
+    """Finds objects by tensors with their numbers. Compiled code is the same for all layers of a kind, so it
+    cannot hold an object that one of them has: it is given such a tensor instead."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()

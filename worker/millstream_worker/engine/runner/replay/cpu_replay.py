@@ -204,7 +204,7 @@ class CpuReplay:
         self._report(f"{_OFF}: {error if isinstance(error, CannotReplay) else short(error)}")
 
     def _recorded(self, plan: Plan, size: tuple[int, int]) -> RecordedStep:
-        """What is missing of its size repeats what there is."""
+        """Returns the recording. What is missing of its size repeats what there is."""
         tokens, positions = (
             np.resize(array, size[0]).astype(np.int64) for array in (plan.tokens, plan.positions)
         )

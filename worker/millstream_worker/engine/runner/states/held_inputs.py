@@ -14,7 +14,7 @@ from millstream_worker.engine.runner.states.spec import ITEM_BYTES, RuleSpec, St
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldRule:
-    """What a rule was given, of up to N tokens of each slot."""
+    """Has what a rule was given, of up to N tokens of each slot."""
 
     keys: Tensor  # [slots, N, key_heads, key_dim]
     values: Tensor  # [slots, N, heads, value_dim]
@@ -24,7 +24,7 @@ class HeldRule:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldInputs:
-    """What a module was given."""
+    """Has what a module was given."""
 
     channels: Tensor  # [slots, N, channels]
     rule: HeldRule | None
