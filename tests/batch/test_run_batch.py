@@ -230,6 +230,7 @@ async def test_what_ends_a_run_reaches_the_reader_of_its_rows(place: BatchFiles,
         await anext(batch_rows(client, place.source, place.out))
 
 
+@pytest.mark.slow
 async def test_a_slow_reader_slows_the_run(
     place: BatchFiles, monkeypatch: pytest.MonkeyPatch, client: AsyncClient
 ) -> None:

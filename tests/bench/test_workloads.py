@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
+import pytest
 from ops.bench.workloads import NAMES, make
 
 DIGESTS = {
@@ -25,6 +26,7 @@ DIGESTS = {
 }
 
 
+@pytest.mark.slow
 def test_prompts_and_lengths_are_those_of_earlier_figures() -> None:
     found = {}
     for name in NAMES:

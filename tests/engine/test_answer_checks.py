@@ -37,6 +37,7 @@ def letters(made: Answers, handle: int, tokenizer: Tokenizer) -> list[str]:
     return [json.loads(arguments)["x"] for _, arguments in whole_calls(text, "pick")]
 
 
+@pytest.mark.slow
 def test_an_answer_that_does_not_fit_says_so(engine: Engine[Any], tokenizer: Tokenizer) -> None:
     """Each choice by itself; an answer with several calls does not fit if one of them does not."""
     requests = [asked(10 * place, tokenizer, choices=4, many=place > 2) for place in range(6)]
@@ -113,6 +114,7 @@ def test_others_go_on_and_an_aborted_answer_is_forgotten(
     assert ended == [3, 2]
 
 
+@pytest.mark.slow
 def test_the_end_token_of_a_held_answer_is_told(engine: Engine[Any], tokenizer: Tokenizer) -> None:
     """It is no text, and its step is told before the end is."""
     end = tokenizer.token_to_id("<end>")

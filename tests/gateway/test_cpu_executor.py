@@ -82,6 +82,7 @@ async def test_what_reading_raises_is_told_once_a_kind_and_counted(
     assert SECRET not in str(line)
 
 
+@pytest.mark.slow
 async def test_a_body_that_ends_its_process_is_refused_alone(executor: CpuExecutor) -> None:
     for _ in range(2):
         with pytest.raises(UnexpectedError, match="raised an end of its process"):

@@ -219,6 +219,7 @@ def test_calls_that_a_grammar_keeps_in_part_are_checked(client: Client) -> None:
     assert [client.wait(job.id, timeout_s=60).cached for job in again] == [False, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parameters", "keyword", "remedy"),
     [(MISFIT, "uniqueItems", "give items an enum"), (FIT, "contains", "bound the list by maxItems")],

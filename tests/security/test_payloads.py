@@ -137,6 +137,7 @@ async def admin(locked: Server) -> AsyncIterator[redis.asyncio.Redis]:
         yield client
 
 
+@pytest.mark.slow
 async def test_a_worker_writes_nothing_of_what_it_was_sent(
     locked: Server, tokenizer: Path, tmp_path: Path, admin: redis.asyncio.Redis
 ) -> None:

@@ -248,6 +248,7 @@ async def test_a_job_whose_log_is_damaged_ends_with_its_text(
             assert failed.value.result.text == counted(2, 6)
 
 
+@pytest.mark.slow
 @BOTH
 async def test_a_job_that_nobody_can_write_to_is_let_go(
     client: AsyncClient, redis_client: Redis, work: Work

@@ -204,6 +204,7 @@ def _rows(place: BatchFiles) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 async def test_rows_are_those_of_a_run_that_computes_each_line(place: BatchFiles) -> None:
     for seed in range(3):
         chance = Random(seed)

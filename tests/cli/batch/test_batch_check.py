@@ -6,6 +6,7 @@ import json
 import time
 from pathlib import Path
 
+import pytest
 import redis
 from support.batch_files import BatchFiles, documents
 from support.commands import assert_refused, invoke
@@ -142,6 +143,7 @@ def test_a_file_without_lines_is_told(batch: BatchFiles) -> None:
     assert (done.exit_code, "has no lines; there is nothing to do" in done.stderr) == (0, True)
 
 
+@pytest.mark.slow
 def test_workers_count_the_prompts_of_a_check(batch: BatchFiles, tokenizer: Path) -> None:
     """In more chunks than one, and refuse what they would refuse in a run."""
     good = [completion(f"n{n}", "w1 " * (n % 5 + 1), max_tokens=3) for n in range(600)]

@@ -91,6 +91,7 @@ def lines_of(terminal: Terminal, columns: int) -> list[str]:
     return screen(terminal.shown.decode(errors="replace"), columns)
 
 
+@pytest.mark.slow
 def test_a_server_that_restarts_is_told_without_terminal(lasting: BatchFiles) -> None:
     with answering(lasting.server.url) as worker, process(*lasting.command) as running:
         said = Messages(running)
@@ -133,6 +134,7 @@ def test_a_server_without_a_disk_is_told_by_name(tmp_path: Path) -> None:
     assert "no worker serves" not in "".join(said.lines)
 
 
+@pytest.mark.slow
 def test_jobs_that_a_full_server_refused_do_not_stay(batch: BatchFiles) -> None:
     batch.write(*(completion(f"doc-{i}", "x" * 9_000) for i in range(300)))
     with redis.Redis(port=batch.server.port) as direct, answering(batch.server.url) as worker:

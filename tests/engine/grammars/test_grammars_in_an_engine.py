@@ -107,6 +107,7 @@ def test_a_stop_token_ends_the_answer_among_forced_ones(
         assert outputs.reasons == {1: "stop"}
 
 
+@pytest.mark.slow
 def test_one_step_ahead_changes_nothing(folder: Path, engine: Engine[Any], end_id: int) -> None:
     requests = [asked(handle, (RECORD, PLATE, None)[handle % 3], end_id) for handle in range(9)]
     own = engine_on("cpu", folder)  # with keys and values that no other scheduler knows
@@ -203,6 +204,7 @@ def test_a_choice_may_go_on_where_another_ends(
     assert {tokenizer.decode(tokens) for tokens in outputs.tokens.values()} == set(texts)
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_references_ends_no_engine(engine: Engine[Any], end_id: int) -> None:
     """Without a large stack the process died by SIGSEGV."""
     chain = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(7000)}

@@ -107,6 +107,7 @@ def judge(ends: dict[str, str], names: list[str]) -> None:
         assert ends[name] in ("grammar_limit", "grammar_stuck"), (name, ends[name])
 
 
+@pytest.mark.slow
 def test_each_ends_with_a_reason_and_changes_nobody_elses_tokens(engine: Engine[Any]) -> None:
     names = [name for name in HOSTILE if name not in DEAR | AT_SUBMIT.keys()]
     _, alone = ends_beside(engine, [], 24)

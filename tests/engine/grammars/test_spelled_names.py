@@ -110,6 +110,7 @@ def spellings(draw: st.DrawFn, value: Any) -> str:
     return f'"{"".join(draw(ways)(letter) for letter in value)}"'
 
 
+@pytest.mark.slow
 @given(schemas(), st.data())
 def test_a_complete_answer_fits_however_it_is_spelled(schema: dict[str, Any], data: st.DataObject) -> None:
     try:

@@ -157,6 +157,7 @@ def test_a_model_whose_code_cannot_be_traced_goes_on_without(
     assert run(loaded).tokens == want.tokens
 
 
+@pytest.mark.slow
 def test_code_that_computes_something_else_is_not_used(load: Load, tmp_path: Path) -> None:
     def wrong(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
         return lambda *given: [part * 1.1 if part.is_floating_point() else part for part in graph(*given)]

@@ -111,6 +111,7 @@ def line_of(number: int, **more: Any) -> Line:
     return line | {"body": line["body"] | more}
 
 
+@pytest.mark.slow
 async def test_an_invalid_input_fails_with_a_reason_for_each_line(
     counting: None, client: openai.AsyncOpenAI
 ) -> None:

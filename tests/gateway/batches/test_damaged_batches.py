@@ -69,6 +69,7 @@ async def test_damaged_lists_keep_no_other_waiting(
     assert await OpenBatches(access).count() == 0
 
 
+@pytest.mark.slow
 async def test_damaged_lines_of_a_batch_cost_no_time(
     access: GatewayRedis, worker: HandWorker, client: openai.AsyncOpenAI
 ) -> None:

@@ -78,6 +78,7 @@ async def results(client: openai.AsyncOpenAI, batch: Batch, after: int, count: i
     return rows
 
 
+@pytest.mark.slow
 async def test_a_lost_part_is_written_again_in_its_place(
     valkey: Server, tmp_path: Path, access: GatewayRedis
 ) -> None:

@@ -40,6 +40,7 @@ async def begun_after_s(client: openai.AsyncOpenAI, worker: HandWorker) -> float
     return taken_s
 
 
+@pytest.mark.slow
 async def test_a_thousand_batches_of_a_tenant_delay_no_other(
     door: Gateway, access: GatewayRedis, catalogue: BatchCatalogue, worker: HandWorker
 ) -> None:

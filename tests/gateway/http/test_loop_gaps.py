@@ -86,6 +86,7 @@ def ask(address: tuple[str, int], path: str, count: int) -> None:
     assert len(page["data"]) == count
 
 
+@pytest.mark.slow
 async def test_a_long_list_of_files_does_not_hold_the_loop(address: tuple[str, int], valkey: Server) -> None:
     fields = {"filename": "x", "purpose": "batch", "bytes": 1, "created_s": 1, "expires_s": 0}
     async with redis.asyncio.Redis.from_url(valkey.url) as client, client.pipeline() as pipeline:

@@ -110,6 +110,7 @@ def endpoint_of(raw: bytes) -> ApiEndpoint:
     return ApiEndpoint.COMPLETIONS if raw.startswith(b'{"prompt') else ApiEndpoint.CHAT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*ASKED, *LONG_ONES])
 async def test_no_request_keeps_the_loop_of_a_gateway_standing(name: str, executor: CpuExecutor) -> None:
     raw = LONG_ONES.get(name) or json.dumps({"messages": HELLO, **ASKED[name]}).encode()
@@ -148,6 +149,7 @@ def long_end() -> EndedJob:
     return ended_with(encode(Result(choices=(choice,))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [whole_body, ended_row])
 async def test_nor_does_a_long_answer(write: Callable[..., Any], executor: CpuExecutor) -> None:
     ended = long_end()
@@ -175,6 +177,7 @@ LISTS: dict[str, Callable[[], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LISTS)
 async def test_nor_do_the_lists_and_maps_of_one_that_a_thread_reads(name: str) -> None:
     raw = pack({"prompt": "x", "unknown": LISTS[name]()})

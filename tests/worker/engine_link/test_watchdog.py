@@ -55,6 +55,7 @@ async def test_an_engine_without_progress_is_killed_and_jobs_go_on(client: Async
     assert [line["phase"] for line in killed] == ["step", "step"]
 
 
+@pytest.mark.slow
 async def test_an_engine_out_of_memory_or_unsound_says_so_and_restarts(
     client: AsyncClient, work: Work
 ) -> None:

@@ -189,6 +189,7 @@ async def test_the_times_of_a_streamed_job_are_in_order(client: AsyncClient, wor
         assert worker.metric("e2e_request_latency_seconds_sum", lane="batch") == pytest.approx(parts)
 
 
+@pytest.mark.slow
 async def test_readiness_tells_that_the_server_is_away(tokenizer: Path, tmp_path: Path) -> None:
     with Server("valkey") as server:
         async with Work(server, tokenizer, tmp_path)() as worker:

@@ -91,6 +91,7 @@ def test_many_functions_are_tried_in_bounded_time(trial: GrammarTrial) -> None:
     assert found is None or "f59" in found
 
 
+@pytest.mark.slow
 def test_a_check_without_an_end_is_a_misfit_and_harms_no_other(trial: GrammarTrial) -> None:
     matcher = compiled(trial, of(a={"type": "string", "pattern": "^(?!x)(a|aa)+!$"}))
     found = problem(trial, matcher, json.dumps({"a": "a" * 60}))

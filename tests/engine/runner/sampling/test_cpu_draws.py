@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,6 +34,7 @@ def both_draws(logits: torch.Tensor, spec: SamplingSpec) -> tuple[list[int], lis
     return ours.tolist(), plain.tolist()
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     st.sampled_from(KINDS),

@@ -76,6 +76,7 @@ def test_a_negation_takes_what_the_schema_does_not() -> None:
     assert said > SCHEMAS / 3
 
 
+@pytest.mark.slow
 def test_a_rewritten_schema_takes_the_same() -> None:
     """But for one that the compiler refuses: what was evaluated may be told by what is gone."""
     for seed in range(2 * SCHEMAS):
@@ -87,6 +88,7 @@ def test_a_rewritten_schema_takes_the_same() -> None:
             assert fits(made, instance) == fits(schema, instance), (seed, schema, made, instance)
 
 
+@pytest.mark.slow
 def test_a_grammar_accepts_nothing_that_the_schema_forbids() -> None:
     compiled = accepted = 0
     for seed in range(2 * SCHEMAS):
