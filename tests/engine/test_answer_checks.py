@@ -83,6 +83,7 @@ def test_a_cut_answer_needs_no_check(engine: Engine[Any], tokenizer: Tokenizer) 
     assert (made.reasons, made.misfits) == ({1: "length"}, {})
 
 
+@pytest.mark.slow
 def test_others_go_on_and_an_aborted_answer_is_forgotten(
     engine: Engine[Any], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from millstream_worker.engine import assembly, compilation
+from millstream_worker.engine import assembly, compilation, runner
 from millstream_worker.engine.compilation import Compilation
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.config import EngineConfig
@@ -65,7 +66,9 @@ def start(folder: str, tmp_path: Path, said: list[str], compiler: Compiler) -> C
     """An engine's start, with one folder for what is kept."""
     loaded = load_model(folder, dtype=torch.float32, device=torch.device("cpu"))
 
-    def start(name: str = "auto", device: str = "cpu", free: int = 2**33) -> Compilation:
+    def start(
+        name: str = "auto", device: str = "cpu", free: int = 2**33, loaded: LoadedModel = loaded
+    ) -> Compilation:
         config = EngineConfig(folder, compile_model=name, cache_dir=str(tmp_path))
         model = replace(loaded, device=torch.device(device))
         begun = Compilation(config, model, Findings(said.append), lambda: None, compiler, lambda _: free)
@@ -201,6 +204,21 @@ def test_a_checkout_that_is_not_installed_compiles_too(
     installed = CompileCache(tmp_path, loaded).folder
     monkeypatch.setattr(cache, "version", version)
     assert CompileCache(tmp_path, loaded).folder != installed
+
+
+def test_steps_are_short_for_the_number_of_layers_of_any_kind(
+    start: Callable[..., Compilation], checkpoint: Callable[[str], Path]
+) -> None:
+    hybrid = load_model(str(checkpoint("lfm2")), dtype=torch.float32, device=torch.device("cpu"))
+    assert len(hybrid.layer_specs) == 1
+    assert work(start(loaded=hybrid), step_s=3.9 * compilation._LAYER_S) == [True]
+
+
+def test_operations_are_part_of_what_kept_code_depends_on() -> None:
+    files = Path(runner.__file__).parent.rglob("*.py")
+    defining = {str(file) for file in files if re.search(r"^define\(", file.read_text(), re.MULTILINE)}
+    assert len(defining) > 4
+    assert defining <= set(cache._SOURCES)
 
 
 def test_it_needs_memory_short_steps_and_a_folder_of_its_own(

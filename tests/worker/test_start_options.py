@@ -20,6 +20,7 @@ def test_the_models_are_listed_without_a_setting(capsys: pytest.CaptureFixture[s
     assert main(["--models"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "llama                       as published" in lines
+    assert "lfm2                        as published    on CPUs only so far" in lines
     assert "gemma3                      its text half" in lines
     assert any(line.startswith("mamba ") and "left out" in line and "keeps state" in line for line in lines)
 

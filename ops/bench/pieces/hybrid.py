@@ -331,7 +331,7 @@ def copies(options: argparse.Namespace) -> Iterator[Row]:
     step = packed_plan([1] * rows, [CONTEXT] * rows, np.zeros((rows, CONTEXT)), BLOCK)
     storage.begin(step)
     states.begin()
-    heads = random_heads(rule, rows, torch.bfloat16, torch.Generator().manual_seed(0))
+    heads = random_heads(rule, rows, torch.Generator().manual_seed(0))
     source, target = (torch.ones(layers, max(kept[0].numel() * rows, row)) for _ in range(2))
     numbers = kept[0].numel() * rows
     saved = np.zeros((1, 2), np.int32)

@@ -44,7 +44,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
         host_blocks=0 if recurrent else draw(st.sampled_from([0, 1, 3, 8, 40])),
         host_blocks_a_step=draw(st.sampled_from([1, 4, 64])),
         speculate=draw(st.sampled_from(["off", "auto", "always"])),
-        most_drafts=draw(st.sampled_from([0, 1, 3])),
+        most_drafts=draw(st.sampled_from([1, 3] if recurrent else [0, 1, 3])),
         state_places=draw(st.sampled_from([1, 2, 4, 12])) if recurrent else 0,
         sharing=draw(st.sampled_from([None, SharingCosts(row=0, step=0), SharingCosts(row=2, step=20)])),
     )

@@ -244,9 +244,13 @@ def test_what_several_known_rows_share_is_evicted_last() -> None:
     assert pool.depth(rows[5].chain, 16) == 0
 
 
-def test_a_host_swap_would_leave_states_behind() -> None:
-    with pytest.raises(ValueError, match="has no host swap"):
-        hybrid(host_blocks=2)
+@pytest.mark.parametrize(
+    ("beside", "problem"),
+    [({"host_blocks": 2}, "has no host swap"), ({"speculate": "auto"}, "set most_drafts")],
+)
+def test_what_states_cannot_have_is_refused(beside: dict[str, object], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        hybrid(**beside)
 
 
 def test_the_configuration_has_no_places_by_default() -> None:

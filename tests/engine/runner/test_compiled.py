@@ -39,7 +39,8 @@ ALIKE = {
     *("olmo2", "phi3", "qwen2", "qwen2_moe", "seed_oss", "solar_open", "starcoder2", "vaultgemma", "youtu"),
     *("axk1", "bitnet", "cohere2_moe", "exaone_moe", "glm4_moe_lite", "granite_swa", "granitemoe_swa"),
     *("beam", "flint", "gemma4-experts", "hy_v3", "hyperclovax", "internlm3", "iquestcoder", "mellum"),
-    *("bamba", "lfm3", "mimo_v2_flash", "nemotron_h", "persimmon"),
+    *("mimo_v2_flash", "persimmon"),
+    *("bamba", "lfm2_moe", "lfm3", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_next"),
 }
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

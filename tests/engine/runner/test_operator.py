@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
-from millstream_worker.engine.runner.attention.custom_op import attend, register
+from millstream_worker.engine.runner.attention.custom_op import ATTENTIONS, attend
 
 
 class Layer:
@@ -30,7 +30,7 @@ def step(tokens: int = 3) -> tuple[Tensor, Tensor, Tensor]:
 
 def test_each_number_finds_its_layer_and_hands_over_the_sinks() -> None:
     layers = [Layer(1.0), Layer(2.0)]
-    numbers = [register(layer) for layer in layers]
+    numbers = [ATTENTIONS.register(layer) for layer in layers]
     sinks = torch.zeros(4)
     answers = [attend(*step(), given, number) for given, number in zip((sinks, None), numbers, strict=True)]
     assert [float(answer.mean()) for answer in answers] == [1.0, 2.0]
@@ -41,7 +41,7 @@ def test_each_number_finds_its_layer_and_hands_over_the_sinks() -> None:
 
 def test_a_layer_that_is_gone_is_not_found() -> None:
     layer = Layer(1.0)
-    number = register(layer)
+    number = ATTENTIONS.register(layer)
     del layer
     gc.collect()
     with pytest.raises(KeyError):
@@ -50,7 +50,7 @@ def test_a_layer_that_is_gone_is_not_found() -> None:
 
 def test_one_graph_serves_all_layers() -> None:
     layers = [Layer(1.0), Layer(2.0), Layer(3.0)]
-    numbers = [register(layer) for layer in layers]
+    numbers = [ATTENTIONS.register(layer) for layer in layers]
     counter = CompileCounter()
     torch.compiler.reset()
     torch.compiler.set_stance("default")

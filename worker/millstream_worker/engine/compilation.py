@@ -78,7 +78,8 @@ class Compilation:
         if free < _ROOM:
             self._go_without(f"compiling needs {_ROOM >> 30} GiB of memory, {free / 2**30:.1f} GiB are free")
             return
-        if step_s > _LAYER_S * len(self.loaded.layer_specs):
+        layers = self.loaded.anatomy.layers or self.loaded.layer_specs
+        if step_s > _LAYER_S * len(layers):
             self._go_without(f"steps of {step_s:.2f} s gain too little; MILLSTREAM_COMPILE_MODEL=on does it")
             return
         self._compile_unless_abandoned()

@@ -38,6 +38,8 @@ _TOTALS = (
     ("prefix_queried_total", "prefix_cache_queried_tokens", "Prompt tokens looked up in the prefix cache"),
     ("prefix_hit_total", "prefix_cache_hit_tokens", "Prompt tokens found in the prefix cache"),
     ("prompt_computed_total", "prompt_tokens_computed", "Prompt tokens computed by the model"),
+    ("states_saved_total", "state_checkpoints_made", "Checkpoints made of rows' recurrent states"),
+    ("states_loaded_total", "state_checkpoints_loaded", "Rows that began at a checkpoint of recurrent state"),
     ("drafted_total", "draft_tokens", "Draft tokens verified by speculative decoding"),
     ("accepted_total", "accepted_draft_tokens", "Draft tokens that became output"),
     ("preemptions_total", "preemptions", "Rows preempted, to be computed again"),

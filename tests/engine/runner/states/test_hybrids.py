@@ -205,16 +205,25 @@ class Knowing:
         """It knows."""
 
 
-@pytest.mark.parametrize("attention", ["native", "torch"])
-@pytest.mark.parametrize("case", TIERED)
-def test_draft_tokens_change_no_token(case: str, attention: str, checkpoint: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize(
+    ("case", "changes"),
+    [
+        *(pytest.param(*one.values, {}, marks=one.marks) for one in TIERED),
+        ("qwen3_5_text", {"attention": "torch"}),
+        ("qwen3_5_text", {"dtype": "bfloat16"}),
+        ("nemotron_h", {"dtype": "bfloat16"}),
+    ],
+)
+def test_draft_tokens_change_no_token(
+    case: str, changes: dict[str, str], checkpoint: Callable[[str], Path]
+) -> None:
     requests = [
         EngineRequest(handle, (*range(3, 15), handle), 30 + handle, SamplingSpec(handle % 3 * 0.4))
         for handle in range(7)
     ]
 
     def engine(speculate: str) -> Engine[Any]:
-        return engine_on("cpu", checkpoint(case), attention=attention, speculate=speculate, max_rows=24)
+        return engine_on("cpu", checkpoint(case), speculate=speculate, max_rows=24, **changes)
 
     plain, made = answers(engine("off"), requests).tokens, engine("always")
     made.scheduler._speculation._drafter = Knowing(plain)

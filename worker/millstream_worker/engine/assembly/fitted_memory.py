@@ -50,7 +50,7 @@ def fit_memory(
         config = _without_host_swap(config, report)
     drafts = MOST_DRAFTS if recurrent and config.speculate != "off" else 0
     rows_set = config.max_rows > 0
-    held = held_bytes(loaded.state_specs, held_tokens(drafts), loaded.dtype)
+    held = held_bytes(loaded.state_specs, held_tokens(drafts))
     each = StateBytes(bytes_per_row(loaded.state_specs), held)
     pages = host_pages(config.host_swap, block_bytes, device, free_bytes(torch.device("cpu")))
 

@@ -37,5 +37,7 @@ class SchedulerConfig:
                 raise ValueError(f"{name} must be at least 1 (got {getattr(self, name)})")
         if self.state_places and self.host_blocks:
             raise ValueError("a model with recurrent state has no host swap")
+        if self.state_places and self.speculate != "off" and not self.most_drafts:
+            raise ValueError("a recurrent state holds a bounded number of draft tokens: set most_drafts")
         if self.pipeline_depth not in (0, 1):
             raise ValueError(f"pipeline_depth must be 0 or 1 (got {self.pipeline_depth})")

@@ -53,6 +53,8 @@ class EngineStats(NamedTuple):
     steps_total: int = 0
     swapped_out_total: int = 0  # KV blocks copied to host memory
     swapped_in_total: int = 0
+    states_saved_total: int = 0  # checkpoints of recurrent state made
+    states_loaded_total: int = 0  # rows that began at one
     drafted_total: int = 0  # draft tokens verified
     accepted_total: int = 0  # those of them that became output
     waste_tokens: int = 0  # places in the blocks of the batch that hold nothing: less than one block per row

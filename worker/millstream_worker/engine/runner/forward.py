@@ -27,7 +27,7 @@ def storage_of_states(
     None for a model without states."""
     if not loaded.state_specs:
         return None
-    return StateStorage(loaded.state_specs, max_rows, places, loaded.dtype, drafts)
+    return StateStorage(loaded.state_specs, max_rows, places, drafts)
 
 
 class Forward(Protocol):
@@ -43,8 +43,8 @@ class Forward(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Eager:
-    """Calls the model from Python, for any step. `last_tokens` [slots] holds the last sampled token of each
-    slot; `mark` is called with each layer."""
+    """Calls the model from Python, for any step; one that has begun in the storage of states. `last_tokens`
+    [slots] holds the last sampled token of each slot; `mark` is called with each layer."""
 
     loaded: LoadedModel
     storage: KVStorage
@@ -72,7 +72,7 @@ class Eager:
         return self
 
     def begin(self, plan: Plan) -> None:
-        """Have the backends take in the step, which has begun in the storage of states."""
+        """Have the backends take in the step."""
         self.attention.begin(plan)
         if self.states is not None:
             self.states.begin()

@@ -11,7 +11,7 @@ import torch
 from millstream_worker.engine.brain.batch.plan import Plan, RowLoad, TokenMasks, packed_plan
 from millstream_worker.engine.protocol.frames import Tried
 from millstream_worker.engine.protocol.request import SamplingSpec
-from millstream_worker.engine.runner.forward import Eager
+from millstream_worker.engine.runner.forward import Eager, storage_of_states
 from millstream_worker.engine.runner.kv.pool_size import BadKVMemory, step_bytes
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.load import LoadedModel
@@ -87,8 +87,9 @@ def run_largest_step(
     )
     storage = KVStorage(loaded.layer_specs, 1, block_size, loaded.dtype, loaded.device)
     sampler = Sampler(loaded.vocab_size, rows, loaded.device, chooser)
-    model = Eager(loaded, storage, sampler.last_tokens, mark)
-    runner = Runner(model, sampler, mark)
+    states = storage_of_states(loaded, rows, 0)
+    model = Eager(loaded, storage, sampler.last_tokens, mark, states)
+    runner = Runner(model, sampler, mark, states=states)
     samples, words = len(plan.logit_indices), -(-loaded.vocab_size // 32)
     anything = TokenMasks(np.arange(samples, dtype=np.int32), np.full((samples, words), -1, np.int32))
     launched = runner.forward(plan)

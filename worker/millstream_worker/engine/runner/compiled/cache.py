@@ -26,12 +26,14 @@ from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.native import custom_ops
 from millstream_worker.engine.runner.native.build import processor
 from millstream_worker.engine.runner.quantization import codes, weight_codes
+from millstream_worker.engine.runner.states import traced_states
 
 # These define our operations for the compiler, which does not compare that when it finds code again.
 _SOURCES = (
     custom_ops.__file__,
     torch_internals.__file__,
     custom_op.__file__,
+    traced_states.__file__,
     panel.__file__,
     codes.__file__,
     weight_codes.__file__,

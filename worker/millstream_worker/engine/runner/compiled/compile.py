@@ -1,5 +1,6 @@
 """Compiles a model with torch.compile: one graph for any number of tokens, in which each kind of layer is
-compiled once and attention is an operation that the compiler does not look into.
+compiled once, and attention and what advances recurrent states are operations that the compiler does not
+look into.
 
 The compiled code is checked beside the model as it was. Nothing is compiled on the way: a step that the code
 does not fit is computed without it. Measure with `python -m ops.bench layers`.
@@ -53,7 +54,7 @@ def compile_model(
     fall_back: Callable[[str], None] = lambda _: None,
     backends: Sequence[Backend] = (),
 ) -> float:
-    """Have the model computed by compiled code, which is kept in `cache`; its attention modules are connected
+    """Have the model computed by compiled code, which is kept in `cache`; its modules are connected
     afterwards. `mark` is called as it gets on. A process has one compiled model. Of the `backends` (by
     default torch's own for the device), each with less that can fail, the first whose code is right is taken;
     `fall_back` gets the reason if that is not the first. The code is checked with a large step of up to
@@ -89,7 +90,7 @@ def compile_model(
 
 
 def _restore_plain(loaded: LoadedModel) -> None:
-    """Have the model computed by its own code again. Its attention modules stay connected."""
+    """Have the model computed by its own code again. Its modules stay connected."""
     loaded.heads.restore()
     body = loaded.anatomy.body
     for module in (*(loaded.anatomy.layers or ()), *([body.module] if body else [])):

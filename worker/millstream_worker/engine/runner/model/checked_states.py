@@ -21,7 +21,7 @@ def checked_states(
         return replace(loaded, advance_over=TorchStates)
     findings.report(f"{Tried.ATTENTION}, and recurrent states")
     try:
-        worst = check_states(loaded.advance_over, loaded.state_specs, loaded.dtype, mark)
+        worst = check_states(loaded.advance_over, loaded.state_specs, mark)
     except Exception as error:  # of a compiler, a library, or a mismatch
         if named != "auto":
             raise ValueError(

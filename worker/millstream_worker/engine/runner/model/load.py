@@ -192,7 +192,7 @@ def connect(
     states: StateBackend | None = None,
 ) -> None:
     """Have each attention module compute its layer by `backend`, and each module with a recurrent state by
-    `states`, which want `begin(plan)` before each forward; `mark` is called with each layer."""
+    `states`, which want `begin` before each forward; `mark` is called with each layer."""
     if states is not None:
         for number, module in enumerate(loaded.anatomy.state_modules):
             connect_states(module, states.layer(number), mark)

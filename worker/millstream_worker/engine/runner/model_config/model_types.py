@@ -89,10 +89,10 @@ def instead_of(model_type: str) -> str | None:
 
 
 def table() -> Iterator[tuple[str, str, str]]:
-    """Yields each type, how it runs, and the reason where it does not; in the order of the names."""
+    """Yields each type, how it runs, and why or where it does not; in the order of the names."""
     for model_type in sorted({*PROVEN, *HALVES, *REASONS}):
         if model_type in PROVEN:
-            yield model_type, "as published", ""
+            yield model_type, "as published", "on CPUs only so far" if model_type in RECURRENT else ""
         elif model_type in HALVES:
             yield model_type, "its text half", ""
         else:

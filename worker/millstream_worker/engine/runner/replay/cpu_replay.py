@@ -156,11 +156,13 @@ class CpuReplay:
         return step.answer[: len(plan.logit_indices)] if complete else None
 
     def _insert(self, plan: Plan, step: RecordedStep) -> None:
-        """Fills in the plan's inputs. Places beyond them keep an earlier step's: valid, and of no effect."""
+        """Fills in the plan's inputs. Tokens beyond them keep an earlier step's: valid, and of no effect. The
+        head answers for none of these: they may be any numbers."""
         tokens, logits = plan.token_count, len(plan.logit_indices)
         self.eager.begin(plan)
         step.tokens[:tokens], step.positions[:tokens] = plan.tokens, plan.positions
         step.wanted[:logits] = plan.logit_indices
+        step.wanted[logits:] = plan.logit_indices[-1] if logits else 0
 
     def _record(self, plan: Plan, size: tuple[int, int]) -> None:
         self.eager.begin(plan)

@@ -1,7 +1,7 @@
 """Finds the functions through which modelling code advances recurrent states, and puts ours in their place.
 
-A module is known by the functions that its forward names. It gets a hook that adds what `occupy` put into it
-to the keywords of its calls, which it hands on to these functions. In the namespace of its modelling file
+A module is known by the functions that its forward names. It gets a hook that adds what computes its state to
+the keywords of its calls, which it hands on to these functions. In the namespace of its modelling file
 they are replaced by ones that look for that keyword, and call the original without it: other models of the
 process are untouched.
 """
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from millstream_worker.engine.runner.states.module_state import BackedState
+from millstream_worker.engine.runner.states.module_state import BackedState, MarkedStates
 from millstream_worker.engine.runner.states.state_backend import LayerStates
 from millstream_worker.engine.runner.states.traced_states import LAYER_STATES, TracedStates
 
@@ -77,9 +77,10 @@ def occupy(modules: Sequence[nn.Module], states: Sequence[ModuleState | None]) -
 
 def connect_states(module: nn.Module, states: LayerStates, mark: Callable[[], None] = lambda: None) -> None:
     """Have a module's functions, run by Python or compiled, advance these states. `mark` is called with each
-    step that Python runs."""
-    setattr(module, _SLOT, BackedState(states, mark))
-    setattr(module, _NUMBER, LAYER_STATES.register(states))
+    step."""
+    marked = MarkedStates(states, mark)
+    setattr(module, _SLOT, BackedState(marked))
+    setattr(module, _NUMBER, LAYER_STATES.register(marked))
 
 
 def _forward(module: nn.Module) -> Any:

@@ -30,18 +30,18 @@ class HeldInputs:
     rule: HeldRule | None
 
 
-def room_for(spec: StateSpec, slots: int, tokens: int, dtype: torch.dtype) -> HeldInputs:
-    """Returns room for so many tokens of each slot, of a module of this type. The system gives it where it is
-    written to."""
-    channels = torch.zeros(slots, tokens, spec.convolution.channels, dtype=dtype)
+def room_for(spec: StateSpec, slots: int, tokens: int) -> HeldInputs:
+    """Returns room for so many tokens of each slot. The system gives it where it is written to."""
+    convolution = spec.convolution
+    channels = torch.zeros(slots, tokens, convolution.channels, dtype=convolution.dtype)
     if spec.rule is None:
         return HeldInputs(channels, None)
     keys, values, decays, betas = _shapes(spec.rule)
     return HeldInputs(
         channels,
         HeldRule(
-            torch.zeros(slots, tokens, *keys, dtype=dtype),
-            torch.zeros(slots, tokens, *values, dtype=dtype),
+            torch.zeros(slots, tokens, *keys, dtype=spec.rule.dtype),
+            torch.zeros(slots, tokens, *values, dtype=spec.rule.dtype),
             torch.zeros(slots, tokens, *decays),
             torch.zeros(slots, tokens, *betas),
         ),
@@ -53,14 +53,14 @@ def held_tokens(drafts: int) -> int:
     return 1 + drafts if drafts else 0
 
 
-def held_bytes(specs: Sequence[StateSpec], tokens: int, dtype: torch.dtype) -> int:
+def held_bytes(specs: Sequence[StateSpec], tokens: int) -> int:
     """Returns the bytes of that for one slot, of all modules."""
     size = 0
     for spec in specs:
-        size += spec.convolution.channels * dtype.itemsize
+        size += spec.convolution.channels * spec.convolution.dtype.itemsize
         if spec.rule is not None:
             keys, values, decays, betas = map(prod, _shapes(spec.rule))
-            size += (keys + values) * dtype.itemsize + (decays + betas) * ITEM_BYTES
+            size += (keys + values) * spec.rule.dtype.itemsize + (decays + betas) * ITEM_BYTES
     return size * tokens
 
 

@@ -13,12 +13,24 @@ from torch.nn import functional
 from millstream_worker.engine.runner.states.state_backend import LayerStates
 
 
-class BackedState:
-    """The `ModuleState` of a module with these states. `mark` is called with each step."""
+class MarkedStates:
+    """Calls `mark` with each step of a module with these states."""
 
-    def __init__(self, states: LayerStates, mark: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, states: LayerStates, mark: Callable[[], None]) -> None:
         self._states = states
         self._mark = mark
+        self.advance = states.advance
+
+    def convolve(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        self._mark()
+        return self._states.convolve(inputs, weight, bias)
+
+
+class BackedState:
+    """The `ModuleState` of a module with these states."""
+
+    def __init__(self, states: LayerStates) -> None:
+        self._states = states
 
     def convolve(
         self,
@@ -28,7 +40,6 @@ class BackedState:
         activation: str | None = None,
         **options: Any,
     ) -> Tensor:
-        self._mark()
         channels, dtype = inputs[0].t(), inputs.dtype
         if channels.stride(1) != 1:
             channels = channels.contiguous()

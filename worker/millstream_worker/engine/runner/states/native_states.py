@@ -19,6 +19,7 @@ from millstream_worker.engine.runner.native.library import (
     RuleNumbers,
     StateStepNumbers,
 )
+from millstream_worker.engine.runner.states.spec import StateSpec
 from millstream_worker.engine.runner.states.state_backend import LayerStates, StateBackend
 from millstream_worker.engine.runner.states.state_storage import StateStorage
 from millstream_worker.engine.runner.states.torch_states import TorchStates
@@ -36,13 +37,23 @@ class NativeStates:
     """`StateBackend` over one storage, for modules of bfloat16 or float32."""
 
     def __init__(self, storage: StateStorage, library: Library) -> None:
-        self._library = library
         self._storage = storage
         specs = storage.specs
         self._convolved = max((prod(spec.convolution.shape) for spec in specs), default=0)
         self._advanced = max((prod(spec.rule.shape) for spec in specs if spec.rule is not None), default=0)
         self._convolving, self._advancing = StateStepNumbers(), StateStepNumbers()  # they stay where they are
         self._segments = storage.segments
+        self._layers = [  # recorded steps know where their numbers lie
+            _NativeLayer(
+                library,
+                specs[number],
+                _convolution(storage, number),
+                _rule(storage, number),
+                self._convolving,
+                self._advancing,
+            )
+            for number in range(len(specs))
+        ]
 
     def begin(self) -> None:
         self._segments = segments = self._storage.segments
@@ -61,24 +72,20 @@ class NativeStates:
             self._convolving.kept = self._advancing.kept = False
 
     def layer(self, number: int) -> LayerStates:
-        return _NativeLayer(
-            self._library,
-            _convolution(self._storage, number),
-            _rule(self._storage, number),
-            self._convolving,
-            self._advancing,
-        )
+        return self._layers[number]
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class _NativeLayer:
     library: Library
+    spec: StateSpec
     convolution: ConvolutionNumbers  # it points into the storage
     rule: RuleNumbers | None
     convolving: StateStepNumbers
     advancing: StateStepNumbers
 
     def convolve(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        _check(inputs, self.spec.convolution.dtype)
         out = intercept.empty(inputs, *inputs.shape)
         tensors = (inputs, weight, bias, out)
         numbers = addressof(self.convolution), addressof(self.convolving)
@@ -87,12 +94,20 @@ class _NativeLayer:
 
     def advance(self, query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor) -> Tensor:
         assert self.rule is not None, "a module without a rule"
+        assert self.spec.rule is not None, "a module without a rule"
+        _check(value, self.spec.rule.dtype)
         out = intercept.empty(value, *value.shape)
         tensors = (query, key, value, log_decay, beta, out)
         numbers = addressof(self.rule), addressof(self.advancing)
         strides = query.stride(0), key.stride(0), value.stride(0)
         intercept.call(self.library.advance[value.dtype], tensors, *numbers, *strides)
         return out
+
+
+def _check(given: Tensor, dtype: torch.dtype) -> None:
+    """Raises TypeError for another type than was seen when the model was loaded: there is room for that."""
+    if given.dtype != dtype:
+        raise TypeError(f"a state's inputs are {given.dtype}, and were {dtype}")
 
 
 def _convolution(storage: StateStorage, number: int) -> ConvolutionNumbers:

@@ -39,7 +39,8 @@ class ObservedState:
         if activation not in _ACTIVATIONS:
             raise StrangeState(f"its convolutions are followed by {activation!r}, and only silu is known")
         self._order.append(self._module)
-        self.convolutions.append(ConvolutionSpec(weight.shape[0], weight.shape[1], _ACTIVATIONS[activation]))
+        shape = weight.shape[0], weight.shape[1]
+        self.convolutions.append(ConvolutionSpec(*shape, _ACTIVATIONS[activation], inputs.dtype))
         return inputs + 0 * (weight.sum() + (0 if bias is None else bias.sum()))
 
     def advance(
@@ -48,7 +49,8 @@ class ObservedState:
         if options.get("use_qk_l2norm_in_kernel") is not True:
             raise StrangeState("its delta rule takes keys that it has not normalised")
         _, _, heads, value_dim = value.shape
-        self.rules.append(RuleSpec(key.shape[2], heads, key.shape[3], value_dim, by_channel=g.dim() == 4))
+        shape = key.shape[2], heads, key.shape[3], value_dim
+        self.rules.append(RuleSpec(*shape, by_channel=g.dim() == 4, dtype=value.dtype))
         return value + 0 * (query.sum() + key.sum() + g.sum() + beta.sum()), None
 
     def scan(
@@ -57,7 +59,8 @@ class ObservedState:
         if options.get("z") is not None:
             raise StrangeState("its scans are gated (z), which is not known")
         _, _, heads, dim = x.shape
-        self.rules.append(RuleSpec(B.shape[2], heads, B.shape[3], dim, corrects=False))
+        shape = B.shape[2], heads, B.shape[3], dim  # it is computed in float32
+        self.rules.append(RuleSpec(*shape, corrects=False))
         return x.float() + 0 * (dt.sum() + A.sum() + B.sum() + C.sum())
 
     @property

@@ -41,9 +41,10 @@ def share_pool(size: int, block_bytes: int, each: StateBytes, rows: int, *, fixe
     places = max(FEWEST_PLACES, min(MOST_PLACES, int(left * _PLACES_SHARE) // each.state))
     blocks = (left - places * each.state) // block_bytes
     if blocks < 1 or (not fixed and rows * each.row > size * _ROWS_SHARE):
+        drafts = f", and {size_name(each.held)} for draft tokens (speculate off: none)" if each.held else ""
         raise BadKVMemory(
-            f"kv_memory of {size_name(size)}: the recurrent states of {rows} rows take "
-            f"{size_name(rows * each.row)} of it, {size_name(each.row)} each, and each checkpoint "
+            f"kv_memory of {size_name(size)}: {rows} rows take {size_name(rows * each.row)} of it for their "
+            f"recurrent states, {size_name(each.state)} each{drafts}; a checkpoint takes "
             f"{size_name(each.state)}; give more, or lower max_rows"
         )
     return PoolShare(blocks, places)

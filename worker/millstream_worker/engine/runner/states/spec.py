@@ -1,10 +1,12 @@
-"""Describes what one module keeps of a row, always in float32."""
+"""Describes what one module keeps of a row, always in float32, and what it is given."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+
+import torch
 
 ITEM_BYTES = 4
 
@@ -17,6 +19,7 @@ class ConvolutionSpec:
     channels: int
     taps: int
     activated: bool
+    dtype: torch.dtype = torch.float32  # of inputs
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -37,6 +40,7 @@ class RuleSpec:
     value_dim: int
     by_channel: bool = False  # g has a number for each of key_dim; else one for each head
     corrects: bool = True
+    dtype: torch.dtype = torch.float32  # of queries, keys and values
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -24,17 +24,10 @@ from millstream_worker.engine.runner.states.spec import ITEM_BYTES, StateSpec, b
 
 
 class StateStorage:
-    """Holds `max_rows` slots and `places` checkpoints; zeros at first. Its modules are of `dtype`, and a row
-    has up to `drafts` tokens in a step that may turn out wrong. `segments`: of the step that has begun."""
+    """Holds `max_rows` slots and `places` checkpoints; zeros at first. A row has up to
+    `drafts` tokens in a step that may turn out wrong. `segments`: of the step that has begun."""
 
-    def __init__(
-        self,
-        specs: Sequence[StateSpec],
-        max_rows: int,
-        places: int,
-        dtype: torch.dtype = torch.float32,
-        drafts: int = 0,
-    ) -> None:
+    def __init__(self, specs: Sequence[StateSpec], max_rows: int, places: int, drafts: int = 0) -> None:
         self.specs = tuple(specs)
         self.max_rows = max_rows
         self.memory = torch.zeros(max_rows + places, bytes_per_row(specs) // ITEM_BYTES)
@@ -45,7 +38,7 @@ class StateStorage:
             self.convolutions.append(self._view(spec.convolution.shape))
             self.rules.append(None if spec.rule is None else self._view(spec.rule.shape))
         self.most_held = held_tokens(drafts)
-        self.held = [room_for(spec, max_rows, self.most_held, dtype) for spec in self.specs]
+        self.held = [room_for(spec, max_rows, self.most_held) for spec in self.specs]
         self.segments: Int32 = np.empty((0, 6), np.int32)
         self._slot_segments = SlotSegments(max_rows, self.most_held)
 

@@ -44,7 +44,7 @@ class _TorchLayer:
                 out = out + seen[place : place + tokens] * tap
             answers[first : first + tokens] = functional.silu(out) if spec.activated else out
             stored = replays if holds else replays + tokens
-            state[slot] = seen[stored : stored + spec.taps - 1].clone()
+            state[slot] = seen[stored : stored + spec.taps - 1]
             if holds:
                 held[slot, :tokens] = own
         return answers
