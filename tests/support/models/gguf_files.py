@@ -1,5 +1,5 @@
-"""GGUF files made on the fly: a tiny random Llama, Qwen2 or Qwen3 with a byte-level tokenizer and a chat
-template, in llama.cpp's layout (its names, and a Llama's rotary dimensions interleaved)."""
+"""GGUF files made on the fly: a tiny random model with a byte-level tokenizer and a chat template, in
+llama.cpp's layout (its names, and a Llama's rotary dimensions interleaved)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ def tiny_llama(seed: int = 0, *, size: int = 64, tied: bool = False) -> PreTrain
 def tiny_model(
     kind: str, seed: int = 0, *, size: int = 64, tied: bool = False, **fields: Any
 ) -> PreTrainedModel:
-    """`kind`: llama | qwen2 | qwen3 | gemma3_text. `fields`: of its configuration."""
+    """`kind`: llama | qwen2 | qwen3 | gemma3_text | lfm2. `fields`: of its configuration."""
     torch.manual_seed(seed)
+    if kind == "lfm2":
+        fields = {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False} | fields
     config = AutoConfig.for_model(
         kind,
         vocab_size=len(TOKENS),
@@ -111,7 +113,9 @@ def write_gguf(
         data = (rotary_order(name, tensor, config) if config.model_type == "llama" else tensor).numpy()
         if architecture == "gemma3" and name.endswith("norm.weight"):
             data = data + 1
-        kind = weights if data.ndim > 1 else gguf.GGMLQuantizationType.F32
+        if convolution := name.endswith("conv.conv.weight"):
+            data = data[:, 0]
+        kind = weights if data.ndim > 1 and not convolution else gguf.GGMLQuantizationType.F32
         own = names.get_name(name, try_suffixes=(".weight", ".bias"))
         writer.add_tensor(own, packed(data, kind), raw_dtype=kind)
     writer.write_header_to_file()

@@ -30,6 +30,8 @@ def set_positions(config: PretrainedConfig, reader: GGUFReader, architecture: st
         return
     if architecture == "gemma3" and config.num_hidden_layers == _WIDE_GEMMA3:
         config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads
+    if architecture == "lfm2":
+        config.norm_eps = float(_value(reader, gguf.Keys.Attention.LAYERNORM_RMS_EPS, architecture))
     tensors = {tensor.name: tensor.data for tensor in reader.tensors if tensor.name in (_FREQUENCIES, _LONG)}
     if _LONG in tensors:
         raise ValueError("its positions are scaled by longrope, which is read from safetensors only")

@@ -26,11 +26,12 @@ _ARCHITECTURES = {
     "llama": gguf.MODEL_ARCH.LLAMA,
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
+    "lfm2": gguf.MODEL_ARCH.LFM2,
 }
-# Of gemma4 transformers does not read the rotary bases; of lfm2 the file's convolutions are not compared yet.
-_UNREAD = ("gemma4", "lfm2")
+_UNREAD = ("gemma4",)  # whose rotary bases transformers does not read
 _FURTHER_ENDS = (gguf.Keys.Tokenizer.EOT_ID, gguf.Keys.Tokenizer.EOM_ID)
 _ROTATED = ("attn_q.", "attn_k.")
+_CONVOLUTION = "shortconv.conv."
 _FLOATING = {  # GGUFReader gives bytes of what numpy does not have
     GGMLQuantizationType.F32: torch.float32,
     GGMLQuantizationType.F16: torch.float16,
@@ -108,7 +109,7 @@ class GGUFWeights:
             if tensor.name not in names:
                 continue  # such as the frequencies of rotary positions
             name, data = names.pop(tensor.name), self._in_order(tensor, config)
-            types[tensor.tensor_type.name] += int(tensor.n_elements) if data.ndim > 1 else 0
+            types[tensor.tensor_type.name] += int(tensor.n_elements) if data.ndim == 2 else 0
             if tensor.tensor_type in KINDS:
                 codes[name] = unpack(data, tensor.tensor_type)
             else:
@@ -129,8 +130,11 @@ class GGUFWeights:
 
     def _in_order(self, tensor: ReaderTensor, config: PretrainedConfig) -> np.ndarray[Any, Any]:
         """Returns [outputs, ...], with the halves of heads that are rotated together one after the other:
-        llama.cpp has Llama's side by side. Norms of Gemma are less by one than the file's."""
+        llama.cpp has Llama's side by side. Norms of Gemma are less by one than the file's; convolutions have
+        one input a channel, which the file leaves out."""
         data: np.ndarray[Any, Any] = tensor.data
+        if _CONVOLUTION in tensor.name:
+            return data[:, None]
         if self._architecture == "gemma3" and tensor.name.endswith("norm.weight"):
             return data - 1
         if self._architecture != "llama" or not any(part in tensor.name for part in _ROTATED):
