@@ -41,6 +41,7 @@ ALIKE = {
     *("beam", "flint", "gemma4-experts", "hy_v3", "hyperclovax", "internlm3", "iquestcoder", "mellum"),
     *("mimo_v2_flash", "persimmon"),
     *("bamba", "lfm2_moe", "lfm3", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_next"),
+    *("ernie4_5_moe", "glm4_moe", "granitemoeshared", "olmo3", "olmoe", "qwen3_moe"),
 }
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
