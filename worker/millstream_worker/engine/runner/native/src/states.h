@@ -235,9 +235,10 @@ inline void begin_token(const Token& token, int key_dim, const Columns& columns,
     }
 }
 
-// Ends a token, and begins the next one, in one pass over what is held. STORES: the state between them.
+// Ends a token, and begins the next one, in one pass over what is held. STORES: the state between them. Its sums stay
+// in registers where it is part of the loop over tokens: by itself prompts took 1.6 times as long.
 template <int V, bool STORES>
-inline void pass_on(const Token& token, const Token& next, int key_dim, float* held, const Vector* change,
+__attribute__((always_inline)) inline void pass_on(const Token& token, const Token& next, int key_dim, float* held, const Vector* change,
                     Vector* answer, Vector* found, const Columns& columns) {
     for (int d = 0; d < key_dim; ++d) {
         const Vector key = broadcast(token.key[d]), query = broadcast(token.query[d]);
@@ -404,12 +405,16 @@ void advance_columns(const Rule& layer, const Item& item, bool stores, const Rul
         const bool stored = number + 1 == stored_behind;
         if (number + 1 < tokens) {
             prepared(next, number + 1);
-            const auto passed = stored ? pass_on<V, true> : pass_on<V, false>;
-            passed(token, next, key_dim, held, change, answer, found, columns);
+            if (stored)
+                pass_on<V, true>(token, next, key_dim, held, change, answer, found, columns);
+            else
+                pass_on<V, false>(token, next, key_dim, held, change, answer, found, columns);
             std::swap(token, next);
         } else {
-            const auto ended = stored ? end_token<V, true> : end_token<V, false>;
-            ended(token, key_dim, held, change, answer, columns);
+            if (stored)
+                end_token<V, true>(token, key_dim, held, change, answer, columns);
+            else
+                end_token<V, false>(token, key_dim, held, change, answer, columns);
         }
         if (number >= segment.replays) answered(number, answer);
     }
