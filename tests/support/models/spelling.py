@@ -37,6 +37,7 @@ def with_words(tokenizer: Tokenizer, words: Sequence[str] = WORDS) -> Tokenizer:
 def spelling_checkpoint(
     folder: Path,
     *,
+    case: str = "llama",
     words: bool = False,
     more_words: Sequence[str] = (),
     template: str = TEMPLATE,
@@ -46,7 +47,7 @@ def spelling_checkpoint(
     tokenizer = tokenizers.build("byte-level")
     tokenizer = with_words(tokenizer, (*WORDS, *more_words)) if words else tokenizer
     size, end = tokenizer.get_vocab_size(), tokenizer.token_to_id("<end>")
-    written = checkpoints.build("llama", folder, vocab_size=size + 3, eos_token_id=end, **overrides)
+    written = checkpoints.build(case, folder, vocab_size=size + 3, eos_token_id=end, **overrides)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
     fast.chat_template = template
     fast.save_pretrained(written)

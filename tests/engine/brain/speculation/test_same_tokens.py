@@ -85,8 +85,10 @@ def test_penalised_rows_are_not_drafted(folder: Path) -> None:
     assert stats.drafted_total == 0
 
 
-def test_rows_with_a_grammar_have_the_same_tokens(tmp_path: Path) -> None:
-    folder = spelling_checkpoint(tmp_path)
+@pytest.mark.parametrize("case", ["llama", "lfm2"])
+def test_rows_with_a_grammar_have_the_same_tokens(case: str, tmp_path: Path) -> None:
+    """Tokens that it forces come behind some that were drafts."""
+    folder = spelling_checkpoint(tmp_path, case=case)
     changes = {"cuda_graphs": "off"}
     asked = requests(9, grammar=RECORD, end_ids=())
     plain, _ = outputs(engine_on("cpu", folder, speculate="off", **SIZE | changes), asked)

@@ -30,7 +30,7 @@ class FittedMemory:
     host_pages: int  # blocks in host memory
     context_length: int  # most tokens of a row
     most_drafts: int  # of a row with a recurrent state, in a step; 0: as many as are guessed
-    states: StateBytes
+    states: StateBytes  # of one row
 
 
 def fit_memory(
