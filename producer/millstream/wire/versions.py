@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 FIRST_VERSION = 1  # the version of a message without one
-WIRE_VERSION = 6  # the newest that clients of this build write
+WIRE_VERSION = 7  # the newest that clients of this build write
 # Fields of a request, by the version that introduced them; all others are of the first.
 ADDED = {
     "chat_template_kwargs": 2,
@@ -37,6 +37,8 @@ ADDED = {
     "sampling.thinking_token_budget": 5,
     "sampling.wider_bounds": 5,  # no field, but values that the earlier versions do not take
     "tools.response_format": 6,  # both: calls, or an answer of the format
+    "images": 7,
+    "messages.parts": 7,
 }
 
 

@@ -27,6 +27,7 @@ from millstream.wire.messages import codec
 from millstream.wire.messages.choices import Choice
 from millstream.wire.messages.codec import LongText, Message, Number, ShortText
 from millstream.wire.messages.digest import digest_of
+from millstream.wire.messages.images import MAX_IMAGES, Image, MessagePart
 from millstream.wire.messages.prediction import PredictedText
 from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.sampling import SamplingParams, TokenId
@@ -44,7 +45,8 @@ from millstream.wire.versions import ADDED, FIRST_VERSION, lowest_version
 
 M = TypeVar("M", bound=BaseModel)
 INPUTS = ("prompt", "messages", "token_ids")
-_LATER_IN_MESSAGES = ("tool_calls", "tool_call_id", "name", "reasoning_content")  # than the first version
+# Of messages, later than the first version.
+_LATER_IN_MESSAGES = ("tool_calls", "tool_call_id", "name", "reasoning_content", "parts")
 _OF_CHATS = ("continue_final_message", "reasoning_effort", "chat_template_kwargs", "tools")
 
 
@@ -87,7 +89,8 @@ class ReasoningEffort(StrEnum):
 
 class ChatMessage(Message):
     """`tool_calls`: those of an answer, which needs no content then; `tool_call_id`: the call whose outcome
-    the message tells; `reasoning_content`: the thought before an answer; `name`: of the speaker or function.
+    the message tells; `reasoning_content`: the thought before an answer; `name`: of the speaker or function;
+    `parts`: its texts and images in order, instead of `content`, which is empty then.
     """
 
     role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
@@ -96,11 +99,14 @@ class ChatMessage(Message):
     tool_call_id: ShortText = ""
     name: ShortText = ""
     reasoning_content: LongText = ""
+    parts: Annotated[tuple[MessagePart, ...], Field(max_length=2**16)] = ()
 
     @model_validator(mode="before")
     @classmethod
     def _without_content(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("tool_calls") and given.get("content") is None:
+        if not isinstance(given, dict) or given.get("content") is not None:
+            return given
+        if given.get("tool_calls") or given.get("parts"):
             return {**given, "content": ""}
         return given
 
@@ -131,6 +137,7 @@ class Request(Message):
     add_generation_prompt: bool = True  # False: the prompt ends behind the last message; only with `messages`
     reasoning_effort: ReasoningEffort | None = None  # only with `messages`
     return_token_ids: bool = False  # the result has the prompt's token ids, too
+    images: Annotated[tuple[Image, ...], Field(max_length=MAX_IMAGES)] = ()  # of the parts of `messages`
 
     @model_validator(mode="before")
     @classmethod

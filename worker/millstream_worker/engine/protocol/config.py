@@ -29,6 +29,9 @@ class EngineConfig:
     cuda_graphs: str = "auto"  # auto | on | off
     compile_model: str = "auto"  # auto | on | off; auto: on a GPU; on the CPU once it has been busy for long
     shared_attention: bool = True  # shared-prefix attention, where it is faster
+    images: str = "auto"  # auto | off: of models that read them
+    image_memory: str = "auto"  # auto | bytes ("512MiB"): of images that prompts under way have
+    image_options: str = ""  # of the image processor, as JSON: {"size": {"longest_edge": 1536}}
     cache_dir: str = ""  # where converted checkpoints and compiled code are kept; "": ~/.cache/millstream
 
 
@@ -67,6 +70,10 @@ class EngineInfo:
     digest: str = ""  # of the checkpoint, see `digest_of`; "": unknown
     self_check: str = ""  # what was checked on the device at start, and how far it was off
     fallbacks: tuple[str, ...] = ()  # what is slower than it could be, each with the reason
+    images: bool = False  # it reads them
+    no_images: str = ""  # why a model that could read images does not; "": it reads text alone
+    image_memory: int = 0  # bytes of images that it holds at a time
+    feature_bytes: int = 0  # of the features of one token of an image
 
     @property
     def labels(self) -> dict[str, str]:

@@ -2,10 +2,10 @@
 
     frame = 4 bytes big-endian length + msgpack [kind, field, field, …]
 
-Front to engine: Configure (first), Add, Abort, Stop. Engine to front: LoadProgress…, one Found between
-them, Ready or LoadFailed, then one Step per settled step, Refused for a request that can never run,
-Compiled for one whose grammar is there, Beat from a thread of its own, a Step without tokens when the
-batch runs empty, and LastWords where it has to end. Neither side waits for the other.
+Front to engine: Configure (first), HoldImage, DropImage, Add, Abort, Stop. Engine to front: LoadProgress…,
+one Found between them, Ready or LoadFailed, then one Step per settled step, Refused for a request that can
+never run, Compiled for one whose grammar is there, Beat from a thread of its own, a Step without tokens when
+the batch runs empty, and LastWords where it has to end. Neither side waits for the other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ import msgpack
 
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.protocol.outputs import Compiled, EngineStats, Refused, Step
-from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, LimitSpec, SamplingSpec
+from millstream_worker.engine.protocol.request import (
+    EngineRequest,
+    GrammarSpec,
+    ImageSpan,
+    LimitSpec,
+    SamplingSpec,
+)
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
@@ -33,6 +39,35 @@ class BadFrame(ValueError):
 @dataclass(frozen=True, slots=True)
 class Configure:
     config: EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An array as its bytes, in C order."""
+
+    name: str
+    dtype: str  # of numpy, as "uint8"
+    shape: tuple[int, ...]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HoldImage:
+    """Keep this image for the prompts of one salt that have it, until DropImage. It comes before the first
+    Add that names it, and once while it is kept; `arrays` are what the image processor makes of it."""
+
+    salt: str
+    digest: bytes
+    features: int  # tokens of a prompt that stand for it
+    arrays: tuple[Array, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropImage:
+    """No prompt of this salt that has come, or will come, needs the image any more."""
+
+    salt: str
+    digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +181,8 @@ class LastWords:
 
 Frame = (
     Configure
+    | HoldImage
+    | DropImage
     | Add
     | Abort
     | Stop
@@ -175,7 +212,15 @@ def _fields(message: Any) -> tuple[Any, ...]:
     if isinstance(message, tuple):
         return message
     values = (getattr(message, name) for name in message.__slots__)
-    return tuple(_fields(value) if is_dataclass(value) else value for value in values)
+    return tuple(_plain(value) for value in values)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return _fields(value)
+    if isinstance(value, tuple) and value and is_dataclass(value[0]):  # of one kind
+        return tuple(_fields(one) for one in value)
+    return value
 
 
 def decode(body: bytes) -> Frame:
@@ -196,10 +241,14 @@ def _decode(body: bytes) -> Frame:
         case "Ready":
             return Ready(EngineInfo(*fields[0]))
         case "Add":
-            handle, prompt, max_tokens, sampling, *rest, grammar, limits = fields[0]
+            handle, prompt, max_tokens, sampling, *rest, images, grammar, limits = fields[0]
             request = EngineRequest(handle, prompt, max_tokens, SamplingSpec(*sampling), *rest)
             limits = None if limits is None else LimitSpec(*limits)
-            return Add(replace(request, grammar=_grammar(grammar), limits=limits))
+            spans = tuple(ImageSpan(*span) for span in images)
+            return Add(replace(request, images=spans, grammar=_grammar(grammar), limits=limits))
+        case "HoldImage":
+            salt, digest, features, arrays = fields
+            return HoldImage(salt, digest, features, tuple(Array(*array) for array in arrays))
         case "Step":
             handles, tokens, finished, admitted, logprobs, stats, *rest = fields
             return Step(handles, tokens, finished, admitted, logprobs, EngineStats(*stats), *rest)

@@ -69,6 +69,14 @@ def token_bits(tokens: Iterable[int], vocab_size: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageSpan:
+    """The place of an image in a prompt. The engine holds the image already, see `frames.HoldImage`."""
+
+    digest: bytes  # of the image file
+    runs: tuple[tuple[int, int], ...]  # first place and number of tokens of each run of features, rising
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRequest:
     """A request from the front; choice i has the handle `handle` + i.
 
@@ -89,5 +97,6 @@ class EngineRequest:
     salt: str = ""  # rows share cached blocks only within one salt
     alone: bool = False  # run in a batch of its own (suspect of having killed an engine)
     prediction: tuple[int, ...] = ()  # what its outputs may be, for the most part
+    images: tuple[ImageSpan, ...] = ()  # in the order of their places
     grammar: GrammarSpec | None = None
     limits: LimitSpec | None = None
