@@ -221,16 +221,32 @@ def _again(kind: type[MillstreamError], args: tuple[Any, ...], fields: dict[str,
     return error
 
 
-_SHORT = reprlib.Repr()  # a container of millions is not written out to be cut
+class _ShortRepr(reprlib.Repr):
+    """A container of millions is not written out to be cut. Of an image only its size is shown, and the media
+    type of its data: URL.
+    """
+
+    def repr_bytes(self, value: bytes, _level: int) -> str:
+        return repr(value) if len(value) <= _FEW_BYTES else f"{len(value):,} bytes"
+
+    def repr_str(self, value: str, level: int) -> str:
+        if value[:5].lower() != "data:":
+            return super().repr_str(value, level)
+        return f"{value[:60].partition(',')[0]!r} of {len(value):,} characters"
+
+
+_FEW_BYTES = 16
+_SHORT = _ShortRepr()
 _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 20
 _SHORT.maxstring = _SHORT.maxother = 80
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, str | bytes):
-        value = value[:80]  # it may be the 16 MiB of a whole message
     try:
-        text = repr(value) if isinstance(value, str | bytes) else _SHORT.repr(value)
+        if isinstance(value, str) and value[:5].lower() != "data:":
+            text = repr(value[:80])  # it may be the 16 MiB of a whole message
+        else:
+            text = _SHORT.repr(value)
     except (ValueError, RecursionError):  # Python prints no number of many thousand digits
         text = f"a value of type {type(value).__name__} that is too long to show"
     return text if len(text) <= 80 else f"{text[:77]}..."

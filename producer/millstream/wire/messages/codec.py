@@ -43,10 +43,16 @@ class Message(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
+    def bytes_fields(self) -> dict[str, Any]:
+        """Its fields that hold bytes, which JSON has not, as they are encoded."""
+        return {}
+
 
 def encode(message: BaseModel) -> bytes:
     """The message as a msgpack map; fields at their default are left out."""
-    return pack(message.model_dump(mode="json", exclude_defaults=True))
+    with_bytes = message.bytes_fields() if isinstance(message, Message) else {}
+    fields = message.model_dump(mode="json", exclude_defaults=True, exclude=set(with_bytes) or None)
+    return pack(fields | with_bytes)
 
 
 def decode(kind: type[M], data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> M:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,11 +15,12 @@ def digest_of(request: Request) -> str:
     """Equal for equal submissions: covers the input, its rendering, the answer's format, the tools, and the
     sampling fields that were set explicitly. What a request does not have is not in it, so that digests stay
     what they were when a later version adds fields; nor is `strict`, which clients have always sent and older
-    ones of ours dropped.
+    ones of ours dropped. In the place of an image is the SHA-256 of its file.
     """
+    shown = [hashlib.sha256(image.data).hexdigest() for image in request.images]
     canonical: dict[str, object] = {
         "prompt": request.prompt,
-        "messages": [_message(one) for one in request.messages] if request.messages else None,
+        "messages": [_message(one, shown) for one in request.messages] if request.messages else None,
         "token_ids": request.token_ids,
         "sampling": request.sampling.model_dump(mode="json", exclude_unset=True),
     }
@@ -42,8 +44,14 @@ def digest_of(request: Request) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _message(message: ChatMessage) -> list[object]:
+def _message(message: ChatMessage, shown: Sequence[str]) -> list[object]:
     calls = [[call.id, call.function.name, call.function.arguments] for call in message.tool_calls]
     more: list[object] = [calls, message.tool_call_id] if calls or message.tool_call_id else []
-    said = {name: value for name in ("name", "reasoning_content") if (value := getattr(message, name))}
+    names = "name", "reasoning_content"
+    said: dict[str, object] = {name: value for name in names if (value := getattr(message, name))}
+    if message.parts:
+        said["parts"] = [
+            {"text": part.text} if part.image is None else {"image": shown[part.image]}
+            for part in message.parts
+        ]
     return [message.role, message.content, *more, *([said] if said else [])]

@@ -27,7 +27,7 @@ from millstream.wire.messages import codec
 from millstream.wire.messages.choices import Choice
 from millstream.wire.messages.codec import LongText, Message, Number, ShortText
 from millstream.wire.messages.digest import digest_of
-from millstream.wire.messages.images import MAX_IMAGES, Image, MessagePart
+from millstream.wire.messages.images import MAX_IMAGES, Image, MessagePart, check_images
 from millstream.wire.messages.prediction import PredictedText
 from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.sampling import SamplingParams, TokenId
@@ -110,6 +110,14 @@ class ChatMessage(Message):
             return {**given, "content": ""}
         return given
 
+    @model_validator(mode="after")
+    def _content_or_parts(self) -> ChatMessage:
+        if self.parts and self.content:
+            raise WrongField(
+                "parts", f"{len(self.parts)} parts", "are given beside content; give one of both"
+            )
+        return self
+
 
 class Request(Message):
     """A producer's request. Exactly one of `prompt`, `messages` and `token_ids` is given."""
@@ -165,6 +173,11 @@ class Request(Message):
         return self
 
     @model_validator(mode="after")
+    def _has_its_images(self) -> Request:
+        check_images(self.messages, self.images)
+        return self
+
+    @model_validator(mode="after")
     def _goes_on(self) -> Request:
         if self.continue_final_message and self.add_generation_prompt:
             problem = (
@@ -194,6 +207,9 @@ class Request(Message):
         if info.exclude_defaults and (said := self.sampling.said()):
             fields["sampling"] = said | fields.get("sampling", {})
         return fields
+
+    def bytes_fields(self) -> dict[str, Any]:
+        return {"images": [{"data": image.data} for image in self.images]} if self.images else {}
 
     @property
     def input_field(self) -> str:
@@ -257,7 +273,8 @@ class Usage(Message):
     """Tokens counted once per job, over all attempts; `cached_tokens` of the prompt were in the KV cache.
 
     `draft_tokens` were guessed and verified by the worker that ended the job; of these,
-    `accepted_draft_tokens` were right, and are part of the output.
+    `accepted_draft_tokens` were right, and are part of the output. `image_tokens` of the prompt are in the
+    place of images.
     """
 
     prompt_tokens: Number = 0
@@ -265,6 +282,7 @@ class Usage(Message):
     output_tokens: Number = 0
     draft_tokens: Number = 0
     accepted_draft_tokens: Number = 0
+    image_tokens: Number = 0
 
 
 class ErrorInfo(Message):

@@ -36,6 +36,7 @@ _PROBLEMS = {
     "float_type": "must be a number",
     "float_parsing": "must be a number",
     "finite_number": "must be a finite number",
+    "bytes_type": "must be bytes",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
     "greater_than_equal": "must be at least {ge}",
@@ -77,6 +78,8 @@ def invalid_request(error: ValidationError, whole: str = WHOLE) -> InvalidReques
     problem, value = _problem(first), first["input"]
     if first["type"] == "missing":
         value = None  # pydantic shows the map in which the field is missing
+    if first["type"] == "bytes_type":
+        value = type(value).__name__  # it may be an image as a text
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, WrongField):
         path = f"{path}.{cause.field}".removeprefix(".")
