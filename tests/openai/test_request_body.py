@@ -137,7 +137,7 @@ def test_the_format_of_the_answer(body: dict[str, Any], made: dict[str, Any] | N
 
 
 GET = {"type": "function", "function": {"name": "get", "parameters": {"type": "object", "properties": {}}}}
-PART: dict[str, Any] = {"type": "image_url", "image_url": {}}
+PART: dict[str, Any] = {"type": "video_url", "video_url": {}}
 DEEP = json.loads("[" * 300 + "]" * 300)
 DEEP_CALL = {"id": "c", "type": "function", "function": {"name": "get", "arguments": json.dumps(DEEP)}}
 
@@ -175,7 +175,7 @@ WRONG: dict[Any, list[tuple[dict[str, Any], str, str]]] = {
         (
             {"messages": [{"role": "user", "content": [PART]}]},
             "messages[0].content[0].type",
-            "only text parts",
+            "only text and image parts",
         ),
         (
             {"messages": [*HELLO, {"role": "a", "tool_calls": [{}]}]},
@@ -226,6 +226,6 @@ WRONG: dict[Any, list[tuple[dict[str, Any], str, str]]] = {
 def test_what_is_wrong_is_named(read: Any, body: dict[str, Any], field: str, problem: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         read(**body)
-    assert isinstance(caught.value, UnsupportedField) is (problem == "only text parts")
+    assert isinstance(caught.value, UnsupportedField) is (problem == "only text and image parts")
     assert caught.value.field == field
     assert problem in caught.value.problem

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 from support.servers.servers import Server
+from support.wire.image_files import png
 from support.workers.counting_worker import until_read
 
 from millstream import (
@@ -40,6 +41,7 @@ from millstream.wire.state.queue_info import QueueInfo, create_or_read, open_que
 from millstream.wire.versions import FIRST_VERSION, TAKEN, WIRE_VERSION, Versions
 
 QUEUE = QueueKeys("default")
+LATER = WIRE_VERSION + 1
 
 
 class Crew:
@@ -52,14 +54,14 @@ class Crew:
         info = QueueInfo(shards, version_min=low, version_max=high)
         await run(self.redis, create_or_read(QUEUE, info))
 
-    async def join(self, name: str, low: int, high: int, shard: int = 0) -> None:
+    async def join(self, name: str, low: int, high: int, shard: int = 0, *, images: bool = False) -> None:
         await run(self.redis, record_worker(QUEUE, Versions(low, high)))
         keys = QUEUE.shard(shard)
         for lane in keys.lanes:
             with contextlib.suppress(redis.ResponseError):  # others have joined before
                 await self.redis.xgroup_create(lane, GROUP, "0", mkstream=True)
         await self.redis.xgroup_createconsumer(keys.lanes[0], GROUP, name)
-        one = Heartbeat(name, model="tiny", version_min=low, version_max=high)
+        one = Heartbeat(name, model="tiny", version_min=low, version_max=high, images=images)
         await run(self.redis, beat(keys, one, ttl_ms=60_000))
 
     async def die(self, name: str, shard: int = 0) -> None:
@@ -81,8 +83,8 @@ async def looking_always(url: str, **options: Any) -> AsyncIterator[WorkerVersio
 
 async def test_living_workers_that_take_another_version_refuse(crew: Crew, client: AsyncClient) -> None:
     await crew.open(1, 1)
-    await crew.join("b-1", 7, 7)
-    with pytest.raises(QueueMismatch, match=r"no living worker takes message version 1.*they take 7:"):
+    await crew.join("b-1", LATER, LATER)
+    with pytest.raises(QueueMismatch, match=rf"no living worker takes message version 1.*they take {LATER}:"):
         await client.submit("w1")
     with pytest.raises(QueueMismatch):
         await client.submit_many([{"prompt": "w1"}])
@@ -102,6 +104,22 @@ async def test_older_workers_do_not_take_tools_with_a_format(crew: Crew, client:
         await client.submit(**asked, response_format={"type": "json_object"})
     assert (await client.submit(**asked)).created
     assert (await client.submit(**asked, tool_choice="none", response_format={"type": "json_object"})).created
+
+
+async def test_images_need_a_worker_that_reads_them(crew: Crew, client: AsyncClient) -> None:
+    """Older ones would ignore them; newer ones may have a model that reads text only, and say so."""
+    await crew.open(1, 6)
+    await crew.join("older-1", 1, 6)
+    asked: Any = {"messages": [{"role": "user", "content": [{"type": "image", "image": png()}]}]}
+    with pytest.raises(QueueMismatch, match="message version 7"):
+        await client.submit(**asked)
+    await crew.join("text-1", 1, 7)
+    with pytest.raises(InvalidRequest, match="this queue's model, tiny, reads text only; send the") as caught:
+        await client.submit(**asked)
+    assert caught.value.field == "messages"
+    await crew.join("vision-1", 1, 7, images=True)
+    assert (await client.submit(**asked)).created
+    assert (await client.submit("w1")).created
 
 
 async def test_one_worker_of_any_shard_is_enough(crew: Crew, client: AsyncClient) -> None:
@@ -221,7 +239,7 @@ async def test_a_count_that_is_given_up_leaves_no_job(crew: Crew, client: AsyncC
 async def test_a_client_notices_that_the_workers_were_replaced(server: Server, crew: Crew) -> None:
     async with looking_always(server.url) as versions:
         await versions.open()
-        await crew.join("newer-1", 7, 7)
+        await crew.join("newer-1", LATER, LATER)
         with pytest.raises(QueueMismatch, match="upgrade the older side"):
             await versions.open()
 

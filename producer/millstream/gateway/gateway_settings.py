@@ -50,7 +50,7 @@ class GatewaySettings(BaseModel):
     """How long a job outlives its client, for a repeated request to join it."""
     grace_s: float = 30.0
     """How long requests may go on after SIGTERM."""
-    max_body_bytes: int = 16 * 1024**2
+    max_body_bytes: int = 24 * 1024**2
     """Longest body of a request."""
     max_requests: int = 10_000
     """Most requests under way at once."""

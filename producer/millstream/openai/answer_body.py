@@ -26,7 +26,9 @@ def reused_body(body: Mapping[str, Any], metadata: Mapping[str, str]) -> dict[st
     """The body of a request with this metadata that has the same answer, whose prompt was not computed."""
     prompt, output = (body["usage"][name] for name in ("prompt_tokens", "completion_tokens"))
     made = {name: value for name, value in body.items() if name != "metadata"}
-    made["usage"] = usage_body(Usage(prompt_tokens=prompt, cached_tokens=prompt, output_tokens=output))
+    images = body["usage"]["prompt_tokens_details"].get("image_tokens", 0)
+    told = {"prompt_tokens": prompt, "cached_tokens": prompt, "image_tokens": images, "output_tokens": output}
+    made["usage"] = usage_body(Usage(**told))
     if metadata:
         made["metadata"] = dict(metadata)
     return made | {"cached": True}
@@ -125,6 +127,8 @@ def usage_body(usage: Usage) -> dict[str, Any]:
         "total_tokens": usage.prompt_tokens + usage.output_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
+    if usage.image_tokens:
+        made["prompt_tokens_details"]["image_tokens"] = usage.image_tokens
     if usage.draft_tokens:
         made["completion_tokens_details"] = {
             "accepted_prediction_tokens": usage.accepted_draft_tokens,

@@ -90,7 +90,7 @@ def _read(
                 _of_other_prompt(requests[0], Request(**one)) if requests else Request(**one, **shared)
             )
     except ValidationError as error:
-        raise _named(error, given, inputs[len(requests)][0]) from error
+        raise _named(error, given, inputs[len(requests)][0]) from None  # the cause shows the input
     queue = queue or _queue(given.get("model", DEFAULT_QUEUE))
     return RequestBody(tuple(requests), queue, ignored, deprecated_in(given))
 

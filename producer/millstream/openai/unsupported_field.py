@@ -16,6 +16,19 @@ class UnsupportedField(InvalidRequest):
         super().__init__(field, value, problem)
 
 
+class ImagesNotSupported(UnsupportedField):
+    """No living worker of the queue reads images. `code` is for clients that can send the text instead."""
+
+    code: ClassVar[str] = "images_not_supported"
+
+    def __init__(self, images: int, model: str) -> None:
+        problem = (
+            f"this queue's model, {model:.200}, reads text only; send the page's text, or a queue with a "
+            "vision model"
+        )
+        super().__init__("messages", f"{images} image{'' if images == 1 else 's'}", problem)
+
+
 class UnknownField(UnsupportedField):
     """No server has the field: it is misspelt, or stands in a wrong place."""
 

@@ -10,6 +10,7 @@ from millstream.client.submit.requests import draft
 from millstream.errors import InvalidRequest
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.messages.chat_messages import asked_messages
+from millstream.openai.messages.image_parts import RequestImages
 from millstream.openai.request_body import read_body
 from millstream.wire.keys import Lane
 from millstream.wire.messages import codec
@@ -21,7 +22,7 @@ CALL = {"name": "wind", "arguments": "{}"}
 
 
 def read(**message: Any) -> ChatMessage:
-    [made] = asked_messages([{"role": "assistant"} | message])
+    [made] = asked_messages([{"role": "assistant"} | message], RequestImages())
     return made
 
 
@@ -55,7 +56,7 @@ def test_every_form_of_a_message_is_read(message: dict[str, Any], made: ChatMess
 def test_a_function_call_is_a_call_of_a_tool() -> None:
     turns = [USER, {"role": "assistant", "content": None, "function_call": CALL},
              {"role": "function", "name": "wind", "content": "7"}]  # fmt: skip
-    _, calling, outcome = asked_messages(turns)
+    _, calling, outcome = asked_messages(turns, RequestImages())
     assert calling == said("", tool_calls=(ToolCall(id="call00001", function=FunctionCall(**CALL)),))
     assert outcome == ChatMessage(role="tool", content="7", name="wind", tool_call_id="call00001")
 
@@ -64,8 +65,8 @@ def test_a_function_call_is_a_call_of_a_tool() -> None:
     ("message", "field", "problem"),
     [
         ({"content": 5}, "messages[0].content", "give a text"),
-        ({"content": [{"type": "image_url"}]}, "messages[0].content[0].type", "only text parts"),
-        ({"content": [{"type": ["text"]}]}, "messages[0].content[0].type", "only text parts"),
+        ({"content": [{"type": "video_url"}]}, "messages[0].content[0].type", "only text and image parts"),
+        ({"content": [{"type": ["text"]}]}, "messages[0].content[0].type", "only text and image parts"),
         ({"content": [{"type": "refusal", "text": "x"}]}, "messages[0].content[0].refusal", "give a text"),
         ({"refusal": 5}, "messages[0].refusal", "give a text"),
         ({"name": ["Ann"]}, "messages[0].name", "give a text"),

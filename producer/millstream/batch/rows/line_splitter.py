@@ -9,7 +9,7 @@ from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-MAX_LINE_BYTES = 8 * 1024 * 1024
+MAX_LINE_BYTES = 24 * 1024 * 1024  # the longest request, whose images are base64 here
 
 
 @dataclass(frozen=True, slots=True)

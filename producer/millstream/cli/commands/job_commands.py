@@ -50,6 +50,9 @@ def submit(
             metavar="JSON", help='Values for the chat template, e.g. {"enable_thinking": false} for Qwen3.'
         ),
     ] = None,
+    image: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="An image before TEXT; repeatable.")
+    ] = None,
     id: Annotated[str | None, typer.Option(help="Your own id: the same id again is the same job.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Most tokens of the answer.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 takes the most likely token.")] = None,
@@ -89,7 +92,13 @@ def submit(
             durability=durability, durability_replicas=replicas, durability_timeout_s=durability_timeout_s
         )
         fields = {
-            **input_of(text, raw=raw, system=system, chat_template_kwargs=chat_template_kwargs),
+            **input_of(
+                text,
+                raw=raw,
+                system=system,
+                chat_template_kwargs=chat_template_kwargs,
+                images=image or (),
+            ),
             "response_format": format_of(schema, choice, regex),
             "max_tokens": max_tokens,
             "temperature": temperature,

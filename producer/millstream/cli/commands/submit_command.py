@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,21 +64,32 @@ class SubmitCommand:
 
 
 def input_of(
-    given: str, *, raw: bool, system: str | None, chat_template_kwargs: str | None
+    given: str,
+    *,
+    raw: bool,
+    system: str | None,
+    chat_template_kwargs: str | None,
+    images: Sequence[Path] = (),
 ) -> dict[str, Any]:
-    """One user message, or with `raw` the text to continue."""
+    """One user message, its images before its text, or with `raw` the text to continue."""
     text = _standard_input() if given == "-" else given
     if not text:
         raise InvalidRequest("TEXT", text, "is empty; give at least one word")
     if raw:
-        of_chat = {"--system": system, "--chat-template-kwargs": chat_template_kwargs}
+        of_chat = {
+            "--system": system,
+            "--chat-template-kwargs": chat_template_kwargs,
+            "--image": ", ".join(map(str, images)) or None,
+        }
         for option, value in of_chat.items():
             if value is not None:
                 raise InvalidRequest(option, value, "applies to the chat template; leave it out with --raw")
         return {"prompt": text}
+    shown = [{"type": "image", "image": path} for path in images]
+    content = [*shown, {"type": "text", "text": text}] if shown else text
     before = [] if system is None else [{"role": "system", "content": system}]
     return {
-        "messages": [*before, {"role": "user", "content": text}],
+        "messages": [*before, {"role": "user", "content": content}],
         "chat_template_kwargs": _template_kwargs(chat_template_kwargs),
     }
 

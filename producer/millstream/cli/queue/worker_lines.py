@@ -146,7 +146,8 @@ def _lines(one: WorkerStatus, at_ms: int) -> Iterator[str]:
     if said := message(one, at_ms):
         yield f"  now       {said}"
     if one.state != LOADING:
-        yield f"  {one.model or '?'}{f' in {one.weights}' if one.weights else ''} on {one.device or '?'}"
+        form, images = f" in {one.weights}" if one.weights else "", ", reads images" if one.images else ""
+        yield f"  {one.model or '?'}{form} on {one.device or '?'}{images}"
         yield f"  rows      {_rows(one)}"
         yield f"  tokens/s  {one.prompt_tokens_per_s:,.1f} prompt, {one.output_tokens_per_s:,.1f} output"
         yield f"  KV cache  {_cache(one)}"

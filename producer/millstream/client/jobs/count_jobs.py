@@ -16,7 +16,7 @@ from millstream.client.jobs.cancel_and_forget import cancel_many, forget_many
 from millstream.client.jobs.wait_jobs import as_completed
 from millstream.client.session.job_reader import QueueJobs
 from millstream.client.session.run_while import run_while
-from millstream.client.submit.requests import draft
+from millstream.client.submit.requests import drafted
 from millstream.client.submit.submission import Outcome, Submission, Submitted
 from millstream.errors import InvalidRequest, JobError, MillstreamError, NotReady
 from millstream.wire.keys import new_own_id
@@ -52,7 +52,7 @@ async def count_prompts(
     """
     asked = [{**request, "kind": RequestKind.COUNT} for request in requests]
     if not await submission.can_count():
-        return [_estimate(one, jobs) for one in asked]
+        return [await _estimate(one, jobs) for one in asked]
     unnamed = [one for one in asked if one.get("id") is None]
     for one in unnamed:
         one["id"] = new_own_id()
@@ -71,7 +71,7 @@ async def count_prompts(
             await run_while(_watch(submission, ended, silent_s), _collect(jobs, accepted, left_s, ended))
     finally:
         await _clear(jobs, sent, ended)
-    return [_count(jobs, one, outcome, ended) for one, outcome in zip(asked, made, strict=True)]
+    return [await _count(jobs, one, outcome, ended) for one, outcome in zip(asked, made, strict=True)]
 
 
 async def _collect(
@@ -90,22 +90,23 @@ async def _watch(submission: Submission, ended: Mapping[str, object], silent_s: 
             raise _NobodyCountsError
 
 
-def _count(
+async def _count(
     jobs: QueueJobs, request: Mapping[str, Any], outcome: Outcome, ended: Mapping[str, Result | JobError]
 ) -> Count:
     if not isinstance(outcome, Submitted):
         return outcome
     end = ended.get(request["id"])
     if end is None:
-        return _estimate(request, jobs)
+        return await _estimate(request, jobs)
     return PromptTokens(end.usage.prompt_tokens) if isinstance(end, Result) else end
 
 
-def _estimate(request: Mapping[str, Any], jobs: QueueJobs) -> Count:
+async def _estimate(request: Mapping[str, Any], jobs: QueueJobs) -> Count:
     """A count costs the tokens of its prompt: see request_cost."""
     most_bytes = jobs.session.options.max_payload_bytes
     try:
-        return PromptTokens(draft(request, round(time.time() * 1000), most_bytes).cost, estimated=True)
+        made = await drafted(request, round(time.time() * 1000), most_bytes)
+        return PromptTokens(made.cost, estimated=True)
     except InvalidRequest as error:
         return error
 

@@ -27,7 +27,7 @@ _KINDS = {
     "float": ((int, float), "a number of seconds"),
 }
 MAX_DURABILITY_TIMEOUT_S = 3600.0
-MAX_PAYLOAD_BYTES = 8 * 1024**2
+MAX_PAYLOAD_BYTES = MAX_MESSAGE_BYTES
 
 
 def check_wait(field: str, seconds: float | None) -> None:

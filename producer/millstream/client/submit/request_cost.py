@@ -9,6 +9,7 @@ from millstream.wire.messages.job_messages import ChatMessage, Request, RequestK
 
 BYTES_PER_TOKEN = 4  # of text, approximately, with most tokenizers
 FRAME_TOKENS = 4  # that a chat template writes around a message, a call or a tool, at least
+IMAGE_TOKENS = 1500  # of one, approximately, with most models: its file's bytes say nothing about them
 USUAL_OUTPUT = 256  # tokens, for a request without a bound: an unset bound must not be cheap
 
 
@@ -38,12 +39,14 @@ def _chat_cost(request: Request, messages: Sequence[ChatMessage]) -> int:
         texts += message.role, message.content, message.name, message.reasoning_content
         if name := message.tool_call_id:
             texts += name, functions.get(name, "")
+        texts += [part.text for part in message.parts if part.text is not None]
     texts += [text for call in calls for text in (call.id, call.function.name, call.function.arguments)]
     texts += [text for tool in tools for text in (tool.name, tool.description, tool.parameters)]
     if request.chat_template_kwargs:
         texts.append(json.dumps(request.chat_template_kwargs, ensure_ascii=False))
     frames = len(messages) + len(calls) + len(tools)
-    return frames * FRAME_TOKENS + _bytes(texts) // BYTES_PER_TOKEN
+    images = sum(part.image is not None for message in messages for part in message.parts)
+    return frames * FRAME_TOKENS + images * IMAGE_TOKENS + _bytes(texts) // BYTES_PER_TOKEN
 
 
 def _bytes(texts: Iterable[str]) -> int:

@@ -4,9 +4,10 @@ field.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -17,6 +18,7 @@ from millstream.errors import InvalidRequest
 from millstream.openai.fields.field_check import check_message_names, remedy_of
 from millstream.openai.fields.value_forms import TURN_FIELDS, one_of, sampling_values, turn_values
 from millstream.openai.messages.chat_messages import asked_messages
+from millstream.openai.messages.image_parts import RequestImages, has_images
 from millstream.openai.messages.message_content import PredictionArgument, predicted_text
 from millstream.openai.name_likeness import meant_name
 from millstream.openai.offered_tools import TOOL_FIELDS, ToolArgument, ToolChoiceArgument, asked_tools
@@ -111,7 +113,7 @@ class EncodedRequest:
 
     own_id: str
     lane: Lane
-    payload: bytes
+    payload: bytes = field(repr=False)
     digest: str
     deadline_ms: int | None
     stream: bool
@@ -120,6 +122,7 @@ class EncodedRequest:
     tenant: str = ""
     cost: int = 1  # estimated tokens
     kept_digest: str = ""  # as `own_id_of` takes it
+    images: int = 0
 
     def settled(self, own_id: str | None, deadline_ms: int | None) -> EncodedRequest:
         """With this id and deadline in place of its own, which were none."""
@@ -158,7 +161,8 @@ def _encoded(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int, sha
     payload = codec.encode(request)
     if len(payload) > max_payload_bytes:
         name = request.input_field
-        problem = f"the request takes {len(payload)} bytes and may take {max_payload_bytes}; shorten it"
+        remedy = "send fewer or smaller images" if request.images else "shorten it"
+        problem = f"the request takes {len(payload)} bytes and may take {max_payload_bytes}; {remedy}"
         raise InvalidRequest(name, getattr(request, name), problem)
     digest = request.digest()
     kept_digest = digest if request.may_be_kept else ""
@@ -173,7 +177,17 @@ def _encoded(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int, sha
         tenant=request.tenant,
         cost=cost_of(request),
         kept_digest=kept_digest,
+        images=len(request.images),
     )
+
+
+async def drafted(
+    fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int, shards: int = 1
+) -> EncodedRequest:
+    """The same beside the loop where images are read, which may be files."""
+    if has_images(fields):
+        return await asyncio.to_thread(draft, fields, now_ms, max_payload_bytes, shards)
+    return draft(fields, now_ms, max_payload_bytes, shards)
 
 
 def own_id_of(kept_digest: str, shards: int) -> str:
@@ -266,7 +280,9 @@ def _converted(fields: Mapping[str, Any]) -> dict[str, Any]:
             values[name] = tuple(values[name])
     if isinstance(messages := values.get("messages"), tuple):
         check_message_names(messages)
-        values["messages"] = asked_messages(messages)
+        images = RequestImages(local=True)
+        values["messages"] = asked_messages(messages, images)
+        values |= images.fields()
     if isinstance(bias := values.get("logit_bias"), Mapping):  # JSON knows only strings as keys
         values["logit_bias"] = {_token_id(key): value for key, value in bias.items()}
     if "cache" in values:

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from millstream.client.session.job_reader import QueueJobs
 from millstream.client.session.options import check_wait
 from millstream.client.submit.drain_rate import DrainRate
-from millstream.client.submit.requests import EncodedRequest, draft
+from millstream.client.submit.requests import EncodedRequest, drafted
 from millstream.client.submit.worker_versions import WorkerVersions
 from millstream.client.submit.writes import DurableWrites
 from millstream.errors import (
@@ -111,7 +111,17 @@ class Submission:
         now_ms = await self._session.outlast(self._session.now_ms, give_up_s)
         outcomes: list[Outcome] = []
         shards = info.shards if self._worker_versions.keep_results else 1
-        for batch in _batches(self._drafts(items, now_ms, shards)):
+        ahead_ms = now_ms - time.monotonic() * 1000  # the items may come slowly
+        batch: list[EncodedRequest | Refusal] = []
+        held_bytes = 0
+        for item in items:
+            made = await self._drafted(item, ahead_ms, shards)
+            held_bytes += _bytes(made)
+            if batch and (len(batch) == BATCH_JOBS or held_bytes > BATCH_BYTES):
+                outcomes += await self._patiently(server, info, batch, give_up_s)
+                batch, held_bytes = [], _bytes(made)
+            batch.append(made)
+        if batch:
             outcomes += await self._patiently(server, info, batch, give_up_s)
         return outcomes
 
@@ -130,26 +140,24 @@ class Submission:
         [outcome] = await self._patiently(server, info, [item], give_up_s)
         return value_of(outcome)
 
-    def _drafts(
-        self, items: Iterable[Mapping[str, Any]], now_ms: int, shards: int
-    ) -> Iterator[EncodedRequest | Refusal]:
-        ahead_ms = now_ms - time.monotonic() * 1000  # the items may come slowly
+    async def _drafted(
+        self, item: Mapping[str, Any], ahead_ms: float, shards: int
+    ) -> EncodedRequest | Refusal:
+        """`ahead_ms`: of the server's clock, before the monotonic one."""
         options = self._session.options
         max_bytes = min(options.max_payload_bytes, options.max_bytes)  # more would not fit an empty queue
-        for item in items:
-            try:
-                now_ms = round(ahead_ms + time.monotonic() * 1000)
-                made = draft(item, now_ms, max_bytes, shards)
-                yield self._worker_versions.refusal(made.version) or made
-            except InvalidRequest as error:
-                yield error
-            except ENDS:
-                raise
-            except BaseException as error:  # noqa: BLE001 - one item's must not lose the others' outcomes
-                problem = "cannot be written as a message; make it with its model's own checks"
-                wrong = InvalidRequest("request", type(error).__name__, problem)
-                wrong.__cause__ = error
-                yield wrong
+        try:
+            made = await drafted(item, round(ahead_ms + time.monotonic() * 1000), max_bytes, shards)
+            return self._worker_versions.refusal(made) or made
+        except InvalidRequest as error:
+            return error
+        except ENDS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - one item's must not lose the others' outcomes
+            problem = "cannot be written as a message; make it with its model's own checks"
+            wrong = InvalidRequest("request", type(error).__name__, problem)
+            wrong.__cause__ = error
+            return wrong
 
     async def _patiently(
         self,
@@ -250,15 +258,5 @@ def value_of(outcome: T | MillstreamError) -> T:
     return outcome
 
 
-def _batches(drafts: Iterable[EncodedRequest | Refusal]) -> Iterator[list[EncodedRequest | Refusal]]:
-    batch: list[EncodedRequest | Refusal] = []
-    held_bytes = 0
-    for item in drafts:
-        size = len(item.payload) if isinstance(item, EncodedRequest) else 0
-        if batch and (len(batch) == BATCH_JOBS or held_bytes + size > BATCH_BYTES):
-            yield batch
-            batch, held_bytes = [], 0
-        batch.append(item)
-        held_bytes += size
-    if batch:
-        yield batch
+def _bytes(item: EncodedRequest | Refusal) -> int:
+    return len(item.payload) if isinstance(item, EncodedRequest) else 0

@@ -1,5 +1,5 @@
 """Checks, at most every few seconds before a submit, whether any worker reads the message versions that a
-client writes, and whether they keep results for equal requests.
+client writes, and images, and whether they keep results for equal requests.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from redis.exceptions import NoPermissionError
 
 from millstream.client.session.job_reader import QueueJobs
 from millstream.client.session.session import NEVER
-from millstream.errors import ProtocolError, QueueMismatch, Unavailable
+from millstream.client.submit.requests import EncodedRequest
+from millstream.errors import InvalidRequest, ProtocolError, QueueMismatch, Unavailable
+from millstream.openai.unsupported_field import ImagesNotSupported
 from millstream.wire.keys import ShardKeys
-from millstream.wire.state.heartbeat import Heartbeat, read_workers
+from millstream.wire.state.heartbeat import Heartbeat, read_workers, text_only_model
 from millstream.wire.state.queue_info import QueueInfo
 from millstream.wire.versions import FIRST_VERSION, TAKEN, Versions
 
@@ -30,6 +32,7 @@ class WorkerVersions:
         self._next_look_s = NEVER  # of the monotonic clock
         self.keep_results = False
         self._living: list[Versions] = []  # the window of each living worker
+        self._text_only = ""  # the model, if no living worker reads images
         self._next_shards_look_s = NEVER
         self._living_by_shard: list[list[Versions]] = []
         self._window = TAKEN  # of all workers, past ones included
@@ -52,6 +55,7 @@ class WorkerVersions:
                 raise
             return await self._jobs.open()  # the submit itself reports it, or outlasts it
         self._living = [worker.versions for worker in workers]
+        self._text_only = text_only_model(workers)
         self.keep_results = any(worker.keeps_results for worker in workers)
         self._next_look_s = time.monotonic() + self._look_s
         if not any(self._taken(version) for version in range(TAKEN.low, TAKEN.high + 1)):
@@ -59,12 +63,16 @@ class WorkerVersions:
             raise self._mismatch(FIRST_VERSION)
         return info
 
-    def refusal(self, version: int) -> QueueMismatch | None:
-        """The error for a request of this version; None if a worker reads it, or may come that does."""
-        if self._taken(version):
-            return None
-        self._next_look_s = time.monotonic()  # the workers may be upgraded at any time
-        return self._mismatch(version)
+    def refusal(self, request: EncodedRequest) -> QueueMismatch | InvalidRequest | None:
+        """The error for this request; None if a worker reads it, or may come that does."""
+        wrong: QueueMismatch | InvalidRequest | None = None
+        if not self._taken(request.version):
+            wrong = self._mismatch(request.version)
+        elif request.images and self._text_only:
+            wrong = ImagesNotSupported(request.images, self._text_only)
+        if wrong is not None:
+            self._next_look_s = time.monotonic()  # the workers may be replaced at any time
+        return wrong
 
     async def serve_everywhere(self, version: int) -> bool:
         """True if every shard has a living worker that reads this version; creates nothing."""

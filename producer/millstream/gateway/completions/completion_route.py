@@ -28,7 +28,9 @@ from millstream.gateway.queues.queue_directory import ServedQueue
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.api_error import NO_RETRY, RETRY_S, ApiError, retry_after, timeout
 from millstream.openai.fields.field_check import ignored_header
+from millstream.openai.unsupported_field import ImagesNotSupported
 from millstream.wire.keys import Lane
+from millstream.wire.state.heartbeat import text_only_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,8 @@ class CompletionRoute:
             raise ApiError(503, message, "no_worker", headers=retry_after(RETRY_S))
         if served.workers and not served.takes(request.first.version):
             raise QueueMismatch(f"no worker of {served.queue!r} takes version {request.first.version}")
+        if request.first.images and (model := text_only_model(served.workers)):
+            raise ImagesNotSupported(request.first.images, model)
         return request, served
 
     async def _answer(

@@ -45,6 +45,10 @@ class ServedQueue:
     def ready(self) -> bool:
         return any(one.state == SERVING for one in self.workers)
 
+    @property
+    def input_modalities(self) -> list[str]:
+        return ["text", "image"] if any(one.images for one in self.workers) else ["text"]
+
     def takes(self, version: int) -> bool:
         """True if one of its workers reads messages of this version."""
         return any(version in one.versions for one in self.workers)

@@ -38,4 +38,5 @@ def _model(served: ServedQueue, name: str) -> dict[str, Any]:
         "root": served.checkpoint or None,
         "ready": served.ready,
         "max_model_len": served.context_length or None,
+        "input_modalities": served.input_modalities,
     }

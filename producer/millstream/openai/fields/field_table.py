@@ -197,7 +197,8 @@ MESSAGE_FIELDS: Mapping[str, FieldRule] = (
     _done("role content tool_calls tool_call_id name reasoning_content reasoning refusal function_call")
     | _ignored("annotations", [])
     | _ignored("id index object created weight cache_control provider_specific_fields status")
-    | _refused("audio images", "content is text")
+    | _refused("audio", "content is text and images")
+    | _refused("images", "use image_url parts")
     | _refused("prefix partial", "use continue_final_message", False)
     | _refused("thinking thinking_blocks reasoning_details thought", "use reasoning_content", [], "")
     | _refused("tools", "use tools, beside messages", [])
@@ -208,6 +209,7 @@ STREAM_OPTION_FIELDS: Mapping[str, FieldRule] = _done("include_usage") | _ignore
 IGNORED_INSIDE = {  # of fields, by their paths
     "tools.cache_control", "tools.defer_loading", "tools.function.cache_control",
     "tools.function.defer_loading", "messages.content.cache_control",
+    "messages.content.detail", "messages.content.image_url.detail",
     "stream_options.include_obfuscation", "stream_options.continuous_usage_stats",
 }  # fmt: skip
 OF_GATEWAY = ("model", "stream", "stream_options", "service_tier")  # what it does itself with a POST

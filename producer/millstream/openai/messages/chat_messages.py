@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millstream.errors import InvalidRequest
-from millstream.openai.messages.message_content import text_of_message
+from millstream.openai.messages.image_parts import RequestImages
+from millstream.openai.messages.message_content import content_fields
 from millstream.openai.offered_tools import TOOL_FIELDS, asked_calls, asked_tools, checked
 from millstream.openai.unsupported_field import UnsupportedField
+from millstream.wire.messages.images import ROLES
 from millstream.wire.messages.job_messages import ChatMessage
 
 # "developer" is the API's newer name of the system message; chat templates know the older one
@@ -24,14 +26,17 @@ def chat_input(given: Mapping[str, Any]) -> dict[str, Any]:
     messages = given.get("messages")
     if not isinstance(messages, list) or not messages:
         raise InvalidRequest("messages", messages, "give a list of at least one {role, content}")
-    return {"messages": asked_messages(messages)} | asked_tools(
-        {name: given.get(name) for name in TOOL_FIELDS}
-    )
+    images = RequestImages()
+    asked = {"messages": asked_messages(messages, images)} | images.fields()
+    return asked | asked_tools({name: given.get(name) for name in TOOL_FIELDS})
 
 
-def _message(where: str, message: object) -> ChatMessage:
+def _message(where: str, message: object, images: RequestImages) -> ChatMessage:
     """A message in any of the forms that OpenAI and vLLM take. Raises InvalidRequest below `where`."""
     if isinstance(message, ChatMessage):
+        if any(part.image is not None for part in message.parts):
+            problem = "name images of a whole Request; give that, or the images themselves as content"
+            raise InvalidRequest(f"{where}.parts", f"{len(message.parts)} parts", problem)
         return message
     if not isinstance(message, Mapping):
         raise InvalidRequest(where, message, "give an object with role and content")
@@ -42,29 +47,32 @@ def _message(where: str, message: object) -> ChatMessage:
         raise InvalidRequest(f"{where}.role", role, "give system, user or assistant")
     fields = {
         "role": _ROLES.get(role, role),
-        "content": _content(where, message),
         "tool_calls": asked_calls(f"{where}.tool_calls", message.get("tool_calls") or []),
         "tool_call_id": _text(where, message, "tool_call_id", "give the id of a call"),
         "name": _text(where, message, "name", "give a text"),
         "reasoning_content": _thought(where, message),
+        **_content(where, message, images),
     }
+    if fields.get("parts") and fields["role"] not in ROLES:
+        problem = f"has an image; only {' and '.join(ROLES)} messages may have any"
+        raise InvalidRequest(f"{where}.content", role, problem)
     return checked(ChatMessage, where, fields)
 
 
-def asked_messages(messages: Sequence[object]) -> tuple[ChatMessage, ...]:
-    """Converts all messages; calls of functions in their old form become calls of tools. Raises
-    InvalidRequest.
+def asked_messages(messages: Sequence[object], images: RequestImages) -> tuple[ChatMessage, ...]:
+    """Converts all messages; calls of functions in their old form become calls of tools, and images are added
+    to `images`. Raises InvalidRequest.
     """
     return tuple(
-        _message(f"messages[{place}]", with_tool_calls(f"messages[{place}]", place, message))
+        _message(f"messages[{place}]", with_tool_calls(f"messages[{place}]", place, message), images)
         for place, message in enumerate(messages)
     )
 
 
-def _content(where: str, message: Mapping[str, Any]) -> str:
+def _content(where: str, message: Mapping[str, Any], images: RequestImages) -> dict[str, Any]:
     """An answer that was refused says so in `refusal`."""
     refusal = _text(where, message, "refusal", "give a text")
-    return text_of_message(f"{where}.content", message.get("content")) + refusal
+    return content_fields(f"{where}.content", message.get("content"), refusal, images)
 
 
 def _thought(where: str, message: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from millstream.errors import ProtocolError
 from millstream.wire.calls.scripts import ScriptCall, positive, script, texts
 from millstream.wire.keys import GROUP, LANES, RELEASED, Lane, ShardKeys
 from millstream.wire.state.model_facts import ModelFacts
-from millstream.wire.versions import FIRST_VERSION, TAKEN, Versions
+from millstream.wire.versions import ADDED, FIRST_VERSION, TAKEN, Versions
 
 # loading: its first engine is not ready yet, and it takes no job; starting: another engine takes the place of
 # one that died, and it keeps its jobs
@@ -36,6 +36,7 @@ class WorkerFacts(ModelFacts):
     kv_used: int = 0  # KV tokens, as are the next two: by rows
     kv_cached: int = 0  # of no row, but holding a prefix that can be found again
     kv_free: int = 0
+    images: bool = False  # it reads images of requests; older workers do not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,8 @@ def _figures(stored: Mapping[str, str]) -> dict[str, Any]:
     for field in (one for one in fields(Heartbeat) if one.name != "name"):
         default: Any = field.default
         with contextlib.suppress(KeyError, ValueError):
-            value = type(default)(stored[field.name])
+            text = stored[field.name]
+            value = int(text) > 0 if isinstance(default, bool) else type(default)(text)
             if isinstance(value, str) or isfinite(value):
                 found[field.name] = value
     return found
@@ -105,7 +107,7 @@ def beat(keys: ShardKeys, heartbeat: Heartbeat, *, ttl_ms: int) -> ScriptCall[No
     """Report that the worker is alive for the next `ttl_ms`. Passes at maxmemory."""
     places = keys.worker(heartbeat.name), keys.loading(heartbeat.name)
     told = {name: value for name, value in asdict(heartbeat).items() if value or name in ("name", "model")}
-    pairs = (str(part) for pair in told.items() for part in pair)
+    pairs = (str(int(part) if part is True else part) for pair in told.items() for part in pair)
     return ScriptCall(
         script("beat"),
         places[::-1] if heartbeat.state == LOADING else places,
@@ -173,6 +175,16 @@ def models_of(workers: Iterable[Heartbeat]) -> dict[str, str]:
     models = {one.model_digest: one.model for one in workers if one.model_digest}
     older = {one.model: one.model for one in workers if not one.model_digest}
     return models | {name: name for name in older if name not in models.values()}
+
+
+def text_only_model(workers: Iterable[Heartbeat]) -> str:
+    """The model of these workers if all that take requests with images say that they read none of them;
+    else empty.
+    """
+    takers = [one for one in workers if ADDED["images"] in one.versions]
+    return (
+        "" if any(one.images or not one.model for one in takers) else next((one.model for one in takers), "")
+    )
 
 
 def _over_shards(one: Heartbeat, other: Heartbeat) -> Heartbeat:
