@@ -11,6 +11,8 @@ from millstream.wire.messages.job_messages import Timing
 VOCAB = 1000  # of the counting model's tokenizer
 STATES = ("queued", "running", "completed", "failed", "cancelled", "expired")
 ENDS = STATES[2:]
+IMAGE = "data:image/gif;base64,R0lGODlhAQABAAAAACw="
+URLS = ("https://a.example/x.png", "/etc/passwd", "data:,", "data:image/png;base64,", "data:application/pdf,")
 
 
 def request(chance: Random) -> dict[str, Any]:
@@ -46,6 +48,29 @@ def job_input(chance: Random) -> dict[str, Any]:
 def messages(chance: Random) -> list[dict[str, Any]]:
     roles = ("user", "assistant", "system", "developer", "tool")
     return [{"role": chance.choice(roles), "content": words(chance)} for _ in range(chance.randrange(1, 4))]
+
+
+def content(chance: Random) -> list[Any]:
+    """Texts and images in any order, as OpenAI's API has them."""
+    forms: tuple[Any, ...] = (
+        "w1", {"type": "text", "text": words(chance)}, {"type": "image_url", "image_url": {"url": IMAGE}},
+        {"type": "image_url", "image_url": {"url": IMAGE[:-4], "detail": "low"}},
+        {"type": "input_image", "image_url": IMAGE}, {"type": "image", "image": IMAGE},
+        {"type": "image_url", "image_url": {"url": chance.choice(URLS)}}, {"type": "video_url"},
+    )  # fmt: skip
+    return chance.choices(forms, (4, 4, 6, 2, 2, 2, 1, 1), k=chance.choice((1, 1, 2, 2, 3, 9)))
+
+
+def request_of_images(chance: Random) -> dict[str, Any]:
+    """Parts in any order; most name an image that there is."""
+    files = [b"\x89PNG\r\n\x1a\n" + bytes([n]) for n in range(chance.choice((1, 1, 2, 3)))]
+    parts: list[dict[str, Any]] = [{"image": n} for n in range(len(files))]
+    parts += [{"text": words(chance)} for _ in range(chance.randrange(3))]
+    parts += [{"image": chance.choice((0, 0, 1, 63, 64))}] if chance.random() < 0.2 else []
+    chance.shuffle(parts)
+    turn = {"role": chance.choice(("user", "user", "tool", "system")), "parts": parts}
+    turn |= subset(chance, {"content": chance.choice(("", "w1"))}, 0.2)
+    return {"messages": [*messages(chance), turn], "images": [{"data": file} for file in files]}
 
 
 def sampling(chance: Random) -> dict[str, Any]:

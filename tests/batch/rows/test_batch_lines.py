@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from support.wire.image_files import data_url, png
 from support.workers.answering_worker import completion
 
 from millstream.batch.rows import batch_lines
 from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, digest_of, parse, read_row
 from millstream.batch.rows.faults import FaultCode, LineFault, faults_only
+from millstream.batch.rows.line_splitter import MAX_LINE_BYTES
 from millstream.wire.keys import Lane, check_own_id
 from millstream.wire.messages import codec
 from millstream.wire.messages.job_messages import Request
@@ -41,6 +43,24 @@ def test_lines_that_are_no_objects(data: bytes, code: str, problem: str) -> None
         parse(data)
     assert caught.value.code == code
     assert problem in caught.value.message
+
+
+def test_lines_have_images_and_digests_of_them() -> None:
+    def line(*urls: str) -> dict[str, Any]:
+        content = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        body = {"messages": [{"role": "user", "content": [*content, {"type": "text", "text": "Read."}]}]}
+        return {"custom_id": "a", "url": "/v1/chat/completions", "body": body | {"seed": 1}}
+
+    one, other = row_of(line(data_url(png(1)))), row_of(line(data_url(png(2))))
+    [request] = one.requests
+    assert [image.data for image in request.images] == [png(1)]
+    assert (one.digest, one.answer_key) != (other.digest, other.answer_key)
+    assert row_of(line(data_url(png(1)))).answer_key == one.answer_key
+    with pytest.raises(LineFault) as caught:
+        row_of(line("scan.png"))
+    assert caught.value.field == "body.messages[0].content[0].image_url.url"
+    assert "local files are read by `batch run --media DIR`" in caught.value.message
+    assert MAX_LINE_BYTES == 24 * 1024**2
 
 
 class Panic(BaseException):

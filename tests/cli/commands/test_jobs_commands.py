@@ -13,6 +13,7 @@ import pytest
 import redis
 from support.commands import assert_refused, invoke, process
 from support.servers.servers import Server, lasting_server
+from support.wire.image_files import png
 from support.workers.answering_worker import CUT, UNFIT, Responder, answering
 from support.workers.hand_worker import UNFIT_CALL, register
 from typer.testing import CliRunner
@@ -90,6 +91,19 @@ def test_a_text_is_one_users_message(worker: Responder) -> None:
     assert request.messages is not None
     assert [(m.role, m.content) for m in request.messages] == [("system", "be brief"), ("user", "hello\n")]
     assert (request.chat_template_kwargs, request.version) == ({"enable_thinking": False}, 2)
+
+
+def test_images_come_before_the_text(worker: Responder, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(1))
+    (tmp_path / "b.png").write_bytes(png(2))
+    shown = ("--image", tmp_path / "a.png", "--image", tmp_path / "b.png")
+    done = invoke("submit", "hello", *shown, "--system", "be brief", "--wait")
+    assert done.exit_code == 0, done.stderr
+    [request] = worker.requests.values()
+    assert request.messages is not None
+    assert [image.data for image in request.images] == [png(1), png(2)]
+    parts = [part.text if part.image is None else part.image for part in request.messages[1].parts]
+    assert (request.messages[0].content, parts) == ("be brief", [0, 1, "hello"])
 
 
 SCHEMA = '{\n  "type": "object", "properties": {"b": {}, "a": {}}\n}\n'
@@ -224,6 +238,9 @@ KWARGS = "--chat-template-kwargs"
         (("--param", "temperature=99"), "temperature"),
         (("--param", "wait_s=abc"), "--param: no such sampling parameter; there are max_tokens"),
         (("--raw", "--system", "y"), "--system"),
+        (("--raw", "--image", "page.png"), "--image: applies to the chat template; leave it out with --raw"),
+        (("--image", "nowhere.png"), "cannot be read (No such file or directory); give an image file"),
+        (("--image", __file__), "is no whole PNG, JPEG, WebP, GIF, BMP or TIFF image"),
         ((KWARGS, "{"), "is not JSON"),
         ((KWARGS, "[1]"), "must be a map"),
         ((KWARGS, '{"tools": []}'), "cannot be set by a request"),

@@ -52,6 +52,8 @@ def openai_body(chance: Random, url: str) -> dict[str, Any]:
         given = {"messages": valid.messages(chance)}
         if chance.random() < 0.2:
             given["messages"][0]["content"] = [{"type": "text", "text": text} for text in ("w1", "w2")]
+        if chance.random() < 0.2:
+            given["messages"][-1] = {"role": "user", "content": valid.content(chance)}
         more |= {"max_completion_tokens": 5, "logprobs": True, "tool_choice": "none"}
         more["chat_template_kwargs"] = {"enable_thinking": False}
     return common | given | subset(chance, more, 0.2)

@@ -35,6 +35,8 @@ def _fields(chance: Random) -> Any:
         "structured_outputs": {form: _FORMAT},
     }
     given |= subset(chance, optional, 0.3) | subset(chance, formats, 0.2)
+    if "messages" in given and chance.random() < 0.3:
+        given["messages"][-1] = {"role": "user", "content": valid.content(chance)}
     if "messages" in given and chance.random() < 0.5:
         given["chat_template_kwargs"] = {"enable_thinking": False, "style": ["é", None, 0.5]}
     return given if chance.random() < 0.15 else mutate(chance, given, wild)

@@ -20,6 +20,7 @@ from millstream.wire.messages.sampling import SamplingParams
 
 MODELS: dict[str, tuple[type[BaseModel], Callable[[Random], Any]]] = {
     "Request": (job_messages.Request, valid.request),
+    "RequestOfImages": (job_messages.Request, valid.request_of_images),
     "Delta": (choices.Delta, valid.delta),
     "Result": (job_messages.Result, valid.result),
     "SamplingParams": (SamplingParams, valid.sampling),

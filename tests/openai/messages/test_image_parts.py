@@ -66,7 +66,7 @@ def test_the_forms_of_an_image(part: dict[str, Any]) -> None:
     assert made.lowest_version() == 7
 
 
-def test_each_different_image_travels_once_and_texts_between_them_are_joined() -> None:
+def test_each_different_image_travels_once() -> None:
     again, other = image(), image(data_url(OTHER))
     made = body("a", text("b"), again, other, text(""), "c", again, text("d"), refusal="e").request
     assert made.messages is not None
@@ -202,7 +202,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         assert problem in str(caught.value)
 
 
-def test_a_message_that_names_the_images_of_another_request_is_refused() -> None:
+def test_a_message_without_its_images_is_refused() -> None:
     message = ChatMessage(role="user", content="", parts=(MessagePart(image=0),))
     with pytest.raises(InvalidRequest, match=r"messages\[0\]\.parts: name images of a whole Request; give"):
         asked_messages([message], RequestImages(local=True))

@@ -70,6 +70,7 @@ class HandJob:
         complete: bool | None = None,
         calls_with: Mapping[str, Any] | None = None,
         error: ErrorInfo | None = None,
+        image_tokens: int = 0,
     ) -> EndOutcome:
         """Finish; `last` goes with it as its delta. `complete`: as with a response format. `calls_with`: what
         an answer that calls functions has beside its text.
@@ -82,7 +83,7 @@ class HandJob:
         result = Result(
             state=state,
             choices=(choice,),
-            usage=Usage(prompt_tokens=1, output_tokens=len(whole)),
+            usage=Usage(prompt_tokens=1 + image_tokens, output_tokens=len(whole), image_tokens=image_tokens),
             error=error,
             model=self.worker.model.name,
             model_digest=self.worker.model.digest or None,

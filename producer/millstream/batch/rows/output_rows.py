@@ -11,6 +11,7 @@ from millstream.batch.rows.faults import INCOMPLETE_OUTPUT, SCHEMA_MISMATCH, Fau
 from millstream.errors import InvalidRequest, JobCancelled, JobError, JobExpired, JobFailed, MillstreamError
 from millstream.openai.answer_body import answer_body, reused_body, schema_error_of
 from millstream.openai.api_error import ApiError, api_error
+from millstream.openai.unsupported_field import UnsupportedField
 from millstream.wire.messages.job_messages import Result
 
 OK = 200
@@ -67,9 +68,12 @@ def failure_row(row: BatchLine, job_id: str, end: JobError) -> dict[str, Any]:
 
 
 def refusal_row(row: BatchLine, error: MillstreamError) -> dict[str, Any]:
-    """The row of a valid line that the client refused to submit: too large, or its id is taken."""
+    """The row of a valid line that the client refused to submit: too large, its id is taken, or
+    the queue's model reads no images.
+    """
     field = f"body.{error.field}" if isinstance(error, InvalidRequest) else None
     code = FaultCode.INVALID_FIELD if field else "conflict"
+    code = error.code if isinstance(error, UnsupportedField) else code
     return error_row(row, None, code, f"line {row.line}: {error}", field)
 
 

@@ -148,7 +148,7 @@ class Submission:
         max_bytes = min(options.max_payload_bytes, options.max_bytes)  # more would not fit an empty queue
         try:
             made = await drafted(item, round(ahead_ms + time.monotonic() * 1000), max_bytes, shards)
-            return self._worker_versions.refusal(made) or made
+            return await self._worker_versions.refusal(made) or made
         except InvalidRequest as error:
             return error
         except ENDS:

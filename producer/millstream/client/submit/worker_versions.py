@@ -4,6 +4,7 @@ client writes, and images, and whether they keep results for equal requests.
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 from redis.exceptions import NoPermissionError
@@ -11,7 +12,7 @@ from redis.exceptions import NoPermissionError
 from millstream.client.session.job_reader import QueueJobs
 from millstream.client.session.session import NEVER
 from millstream.client.submit.requests import EncodedRequest
-from millstream.errors import InvalidRequest, ProtocolError, QueueMismatch, Unavailable
+from millstream.errors import InvalidRequest, MillstreamError, ProtocolError, QueueMismatch, Unavailable
 from millstream.openai.unsupported_field import ImagesNotSupported
 from millstream.wire.keys import ShardKeys
 from millstream.wire.state.heartbeat import Heartbeat, read_workers, text_only_model
@@ -19,6 +20,7 @@ from millstream.wire.state.queue_info import QueueInfo
 from millstream.wire.versions import FIRST_VERSION, TAKEN, Versions
 
 LOOK_S = 5.0
+FRESH_S = 0.2  # a look before one that refuses images for good
 
 
 class WorkerVersions:
@@ -30,6 +32,7 @@ class WorkerVersions:
         self._jobs = jobs
         self._look_s = look_s
         self._next_look_s = NEVER  # of the monotonic clock
+        self._looked_s = NEVER
         self.keep_results = False
         self._living: list[Versions] = []  # the window of each living worker
         self._text_only = ""  # the model, if no living worker reads images
@@ -57,22 +60,30 @@ class WorkerVersions:
         self._living = [worker.versions for worker in workers]
         self._text_only = text_only_model(workers)
         self.keep_results = any(worker.keeps_results for worker in workers)
-        self._next_look_s = time.monotonic() + self._look_s
+        self._looked_s = time.monotonic()
+        self._next_look_s = self._looked_s + self._look_s
         if not any(self._taken(version) for version in range(TAKEN.low, TAKEN.high + 1)):
             self._next_look_s = NEVER
             raise self._mismatch(FIRST_VERSION)
         return info
 
-    def refusal(self, request: EncodedRequest) -> QueueMismatch | InvalidRequest | None:
+    async def refusal(self, request: EncodedRequest) -> QueueMismatch | InvalidRequest | None:
         """The error for this request; None if a worker reads it, or may come that does."""
-        wrong: QueueMismatch | InvalidRequest | None = None
-        if not self._taken(request.version):
-            wrong = self._mismatch(request.version)
-        elif request.images and self._text_only:
-            wrong = ImagesNotSupported(request.images, self._text_only)
-        if wrong is not None:
-            self._next_look_s = time.monotonic()  # the workers may be replaced at any time
+        if (wrong := self._wrong_with(request)) is None:
+            return None
+        self._next_look_s = time.monotonic()  # the workers may be replaced at any time
+        if request.images and self._next_look_s - self._looked_s > FRESH_S:  # nobody sends it a second time
+            with contextlib.suppress(MillstreamError):
+                await self.open()
+            wrong = self._wrong_with(request)
         return wrong
+
+    def _wrong_with(self, request: EncodedRequest) -> QueueMismatch | InvalidRequest | None:
+        if not self._taken(request.version):
+            return self._mismatch(request.version)
+        if request.images and self._text_only:
+            return ImagesNotSupported(request.images, self._text_only)
+        return None
 
     async def serve_everywhere(self, version: int) -> bool:
         """True if every shard has a living worker that reads this version; creates nothing."""
