@@ -59,6 +59,7 @@ def described(field: dict[str, Any]) -> tuple[str, str]:
     if "enum" in inner:
         return "string", " or ".join(f"`{value}`" for value in inner["enum"])
     kind, parts = KINDS.get(inner["type"], inner["type"]), list(limits(inner))
+    kind = "bytes" if inner.get("format") in ("binary", "base64url") else kind
     for name, part in (("items", "each"), ("additionalProperties", "values"), ("propertyNames", "names")):
         if (
             isinstance(inner.get(name), dict)

@@ -86,12 +86,28 @@ class RawClient:
     def key(self, job_id: str, name: str) -> str:
         return f"{{ms:{self.queue}:{job_id.split('-')[0]}}}:{name}"
 
-    def submit(self, prompt: str, own_id: str | None = None, *, kind: str = "answer", **sampling: Any) -> str:
+    def submit(
+        self,
+        prompt: str,
+        own_id: str | None = None,
+        *,
+        kind: str = "answer",
+        image: bytes | None = None,
+        **sampling: Any,
+    ) -> str:
+        """`image`: the bytes of a PNG or JPEG file; the prompt is a message behind it then."""
         own_id = own_id or uuid.uuid4().hex
         job_id = f"{zlib.crc32(own_id.encode()) % int(self.meta[b'shards'])}-{own_id}"
         canonical = {"messages": None, "prompt": prompt, "sampling": sampling, "token_ids": None}
         request = {"prompt": prompt, "sampling": sampling, "stream": True}
         version, cost = 5 if needs_version_5(sampling) else 1, len(prompt.encode()) // 4
+        if image is not None:
+            parts = [{"image": 0}, {"text": prompt}]
+            del request["prompt"]
+            request |= {"messages": [{"role": "user", "parts": parts}], "images": [{"data": image}]}
+            shown = [{"image": hashlib.sha256(image).hexdigest()}, {"text": prompt}]
+            canonical |= {"messages": [["user", "", {"parts": shown}]], "prompt": None}
+            version, cost = 7, cost + 1500
         if kind == "answer":
             cost += sampling.get("max_tokens", 256)
         else:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.servers.servers import Server
+from support.wire.image_files import png
 from support.workers.hand_worker import HandWorker, hand_worker, serving_thread
 
 from millstream import AsyncClient, Conflict, Submitted
@@ -101,6 +102,18 @@ async def test_a_request_has_the_version_of_its_fields(server: Server, example: 
             await job.end()
         raw.submit("Hello you", n=16)
         assert (await worker.take()).entry.version == 1
+
+
+async def test_both_clients_send_the_same_image(server: Server, example: ModuleType) -> None:
+    async with both(server, example) as (raw, worker), AsyncClient(server.url) as client:
+        job_id = raw.submit("Read it.", "a", image=png(), max_tokens=5)
+        job = await worker.take()
+        assert (job.request.version, job.entry.version, job.request.lowest_version()) == (7, 7, 7)
+        assert [image.data for image in job.request.images] == [png()]
+        content = [{"type": "image", "image": png()}, {"type": "text", "text": "Read it."}]
+        raw.redis.hset("{ms:default}:meta", "version_max", 7)  # as a worker that reads images would have it
+        again = await client.submit(messages=[{"role": "user", "content": content}], id="a", max_tokens=5)
+        assert (again.id, again.created) == (job_id, False)
 
 
 async def test_both_clients_mean_the_same_job(server: Server, example: ModuleType) -> None:

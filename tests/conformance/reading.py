@@ -52,4 +52,5 @@ def _read(path: str, body: Mapping[str, Any]) -> CompletionRequest | ApiError:
 
 def _decided(read: CompletionRequest) -> str:
     """All that a body decides: neither the ids of its jobs, nor the names in the answer's header."""
-    return re.sub(r"own_id='[^']*'", "", repr(replace(read, ignored=())))
+    shown = re.sub(r"own_id='[^']*'", "", repr(replace(read, ignored=())))
+    return f"{shown} {[one.payload for one in read.requests]}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from support.wire.image_files import data_url, png
+
 from conformance.requests.rows import BOTH, CHAT, NOBODY, OPENAI, VLLM, rows
 
 EMPTY = "it says nothing"
@@ -84,7 +86,7 @@ CONTENTS = (
     *rows(CHAT, NOBODY, {"messages[0].content[0].cache_control": asked(
         text("hello", cache_control={"type": "ephemeral"}))}),
     *rows(CHAT, OPENAI, {"messages with an image": asked(
-        text("see"), {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}})}),
+        text("see"), {"type": "image_url", "image_url": {"url": data_url(png())}})}),
     *rows(CHAT, OPENAI, {"messages with a sound": asked(
         text("hear"), {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}})}),
     *rows(CHAT, OPENAI, {"messages with a file": asked(

@@ -19,7 +19,7 @@ from openai.resources.completions import Completions
 OF_CLIENT = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
 [TOP_P] = rows(CHAT, BOTH, {"top_p": 0.5}, {"temperature": 1})
 [IMAGE] = [row for row in TABLE if row.name == "messages with an image"]
-REFUSAL = Answer(400, "messages[0].content[1].type: only text parts are supported", "messages[0]")
+REFUSAL = Answer(400, "messages: this queue's model, m, reads text only", "messages")
 
 
 @cache
