@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from redis.asyncio import Redis
 from support.servers.servers import BOTH
@@ -16,6 +18,7 @@ from millstream.wire.state.heartbeat import (
     beat,
     read_all_workers,
     read_workers,
+    text_only_model,
 )
 
 SHARDS = [QueueKeys("docs").shard(number) for number in range(2)]
@@ -50,6 +53,23 @@ async def test_a_heartbeat_has_the_time_of_the_server(redis_client: Redis) -> No
     assert 0 <= (one.age_ms(at_ms) or 0) < 1000
     assert one.ttl_ms == 3000
     assert one.sent_ms == int(await redis_client.hget(SHARDS[1].worker("a-1"), "sent_ms"))  # the later one
+
+
+async def test_a_worker_says_whether_it_reads_images(redis_client: Redis) -> None:
+    """Older ones do not say: for them their versions do."""
+    for images, stored in ((True, b"1"), (False, None)):
+        await send(redis_client, SHARDS[0], SERVING, images=images)
+        [one] = await read_workers(redis_client, *SHARDS)
+        assert one.images is images
+        assert await redis_client.hget(SHARDS[0].worker("a-1"), "images") == stored
+    text = Heartbeat("a-1", model="text")
+    vision, older = replace(text, images=True), replace(text, version_max=6, model="older")
+    loading = replace(text, model="")
+    for workers, model in (
+        ([text], "text"), ([older, text], "text"), ([text, vision], ""), ([older], ""), ([], ""),
+        ([text, loading], ""),
+    ):  # fmt: skip
+        assert text_only_model(workers) == model
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from millstream.wire.versions import ADDED, FIRST_VERSION, TAKEN, Versions
 # one that died, and it keeps its jobs
 LOADING, SERVING, STARTING, DRAINING = "loading", "serving", "starting", "draining"
 # Steps of either beside those that the engine reports.
+_TRUE = ("1", "True")  # as a script has it, and as Python writes it
 STARTING_ENGINE, READING_TOKENIZER = "starting the engine", "reading the tokenizer"
 
 
@@ -97,7 +98,7 @@ def _figures(stored: Mapping[str, str]) -> dict[str, Any]:
         default: Any = field.default
         with contextlib.suppress(KeyError, ValueError):
             text = stored[field.name]
-            value = int(text) > 0 if isinstance(default, bool) else type(default)(text)
+            value = text in _TRUE if isinstance(default, bool) else type(default)(text)
             if isinstance(value, str) or isfinite(value):
                 found[field.name] = value
     return found
