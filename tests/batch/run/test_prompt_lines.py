@@ -58,7 +58,7 @@ def test_a_line_of_prompts_has_the_size_of_its_requests() -> None:
     row = rules.row_of(line, "a", completion("a", ["one"] * 100, metadata=metadata))
     assert row.size > 100 * 500
     assert rules.row_of(line, "a", completion("a", "one", metadata=metadata)).size == len(b"its text")
-    many = completion("a", ["one"] * 256, prediction="x" * 40_000)
+    many = completion("a", ["one"] * 256, prediction="x" * 80_000)
     with pytest.raises(
         LineFault, match=r"^body\.prompt: all, each with the other fields, may take"
     ) as caught:

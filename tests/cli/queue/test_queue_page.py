@@ -105,6 +105,11 @@ def test_all_that_is_known_of_each_worker() -> None:
     ]
 
 
+def test_a_worker_that_reads_images_says_so() -> None:
+    lines = queue_page(replace(FULL, workers=(replace(WORKER, images=True),)), Screen(80, wide=True))
+    assert "  HuggingFaceTB/SmolLM2-135M-Instruct in int8 on cuda:0, reads images" in lines
+
+
 @pytest.mark.parametrize(("columns", "lines"), [(80, 23), (100, 29), (200, 49)])
 def test_twenty_workers_fit_one_screen(columns: int, lines: int) -> None:
     page = queue_page(fleet(19, WORKER), Screen(columns, lines))
