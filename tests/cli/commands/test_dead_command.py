@@ -10,10 +10,11 @@ import pytest
 from support.commands import invoke
 from support.servers.servers import Server
 from support.wire.dead_letters import bury, discard_strange
+from support.wire.image_files import png
 from support.workers.answering_worker import answering
 from support.workers.hand_worker import hand_worker
 
-from millstream import Client
+from millstream import AsyncClient, Client
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +80,16 @@ def test_show_prints_the_request_within_bounds(valkey: Server) -> None:
     for one in (shown, strange, invoke("dead", "show", "0-1"), invoke("dead", "list")):
         assert "\x1b" not in one.stdout
         assert "\u2028" not in one.stdout
+
+
+async def test_show_prints_no_pixels(valkey: Server) -> None:
+    content = [{"type": "image", "image": png()}, {"type": "text", "text": "Read it."}]
+    async with AsyncClient(valkey.url) as client, hand_worker(valkey.url) as worker:
+        await client.submit(messages=[{"role": "user", "content": content}], id="a")
+        await bury(await worker.take())
+    shown = (await asyncio.to_thread(invoke, "dead", "show", "0-a")).stdout
+    assert f'"{len(png())} bytes"' in shown
+    assert "iVBOR" not in shown
 
 
 def test_requeue_prints_the_new_ids(valkey: Server) -> None:

@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from support.engine.ready import INFO
 from support.models.tokenizers import build
 from support.servers.servers import BOTH
+from support.wire.image_files import png
 from support.workers.counting_worker import assert_nothing_left, counted, until, until_running
 from support.workers.held_reading import HeldReading
 from support.workers.jobs import held_job
@@ -243,3 +244,10 @@ def test_an_outline_is_the_request_without_its_input(
     assert outline(payload[:cut]) is None
     assert outline(payload + b"\0") is None
     assert outline(codec.pack({"prompt": "a", "token_ids": [1]})) is None
+
+
+def test_an_outline_has_no_images() -> None:
+    shown = {"messages": [{"role": "user", "parts": [{"image": 0}]}], "images": [{"data": png()}]}
+    found = outline(codec.pack(shown | {"tenant": "t"}))
+    assert found is not None
+    assert (found.size, found.request.tenant, found.request.images) == (1, "t", ())

@@ -44,7 +44,7 @@ def _outline(payload: bytes) -> Outline | None:
     for one in codec.spans(payload):
         if one.name in _STAND_INS and payload[one.value] != _NIL:
             inputs.append((one.name, _length(payload, one.value, a_list=one.name != "prompt"), one.end))
-        elif one.end - one.start <= _MOST_FIELD_BYTES:
+        elif one.name != "images" and one.end - one.start <= _MOST_FIELD_BYTES:  # they are of the input
             kept.append(payload[one.start : one.end])
     if len(inputs) != 1:
         return None

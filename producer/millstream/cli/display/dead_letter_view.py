@@ -48,6 +48,8 @@ def print_letter(letter: DeadLetter, status: JobStatus | None) -> None:
     if isinstance(request, str):
         answers.out(f"  {plain(request)}")
     else:
+        if "images" in request:
+            request["images"] = [f"{len(image.data):,} bytes" for image in letter.request.images]
         for line in json.dumps(_cut(request), ensure_ascii=False, indent=2).splitlines():
             answers.out(f"  {plain(line)}")
 
