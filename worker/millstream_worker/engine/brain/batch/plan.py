@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from millstream_worker.engine.brain.images.held_image import ImageKey
 from millstream_worker.engine.protocol.request import SamplingSpec
 
 Int32 = NDArray[np.int32]
@@ -42,6 +43,16 @@ class RowLoad:
     sampling: SamplingSpec
     prompt: tuple[int, ...]
     output: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePiece:
+    """Features of an image, from `feature` on, that stand at packed places of the step, from `place` on."""
+
+    key: ImageKey
+    place: int
+    feature: int
+    count: int
 
 
 def _none() -> Int32:
@@ -84,6 +95,8 @@ class Plan:
     state_loads: Int32 = field(default_factory=lambda: np.empty((0, 2), np.int32))
     # after it, [M, 2] slot, place
     state_saves: Int32 = field(default_factory=lambda: np.empty((0, 2), np.int32))
+    encodes: tuple[tuple[ImageKey, int], ...] = ()  # units of images to encode before the step
+    images: tuple[ImagePiece, ...] = ()  # whose features stand in the place of the tokens' embeddings
     head: str = LOGITS  # that answers for the hidden states at logit_indices
 
     @property
@@ -145,6 +158,7 @@ class Sampled:
     tokens: Int32  # [L]
     logprobs: dict[int, SampledLogprobs]  # by index into L, only for rows that requested them
     non_finite: tuple[int, ...] = ()  # indices into L without finite logits: their tokens are meaningless
+    encode_s: float = 0.0  # of the step: seconds of encoding images before it
 
     def logprobs_without(self, dropped: Sequence[int]) -> list[tuple[int, float, list[int], list[float]]]:
         """Logprobs of the samples that were not dropped (ascending indices), in order, with their new

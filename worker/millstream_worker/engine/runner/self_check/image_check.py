@@ -1,0 +1,67 @@
+"""Checks that images are put into prompts as transformers' own model puts them: one unit of a small image,
+encoded and put in the place of its tokens, beside what the whole model would hand to its text layers."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from millstream_worker.engine.brain.batch.plan import ImagePiece
+from millstream_worker.engine.protocol.frames import Array
+from millstream_worker.engine.runner.model.load import LoadedModel
+from millstream_worker.engine.runner.self_check.deviation import TOLERANCE, Mismatch, compare
+from millstream_worker.engine.runner.vision.image_features import ImageFeatures
+from millstream_worker.engine.runner.vision.tower import Tower
+from millstream_worker.images.processor import ImageProcessor, PreparedImage
+
+_SIZE = (64, 48)  # of the image, which is large enough for a patch of any model
+_KEY = ("", b"")
+
+
+@torch.inference_mode()
+def check_images(tower: Tower, processor: ImageProcessor, loaded: LoadedModel) -> float:
+    """Returns the largest deviation. Raises Mismatch."""
+    noise = np.random.default_rng(0).integers(0, 256, (*reversed(_SIZE), 3), dtype=np.uint8)
+    try:
+        prepared = processor.prepare(Image.fromarray(noise))
+        tokens, mine = _own(tower, prepared, processor.placeholder_id, loaded)
+        theirs = tower.handed_to_text(prepared.arrays, tokens, loaded.model.get_input_embeddings())
+    except Mismatch:
+        raise
+    except Exception as error:  # of transformers' code, or a damaged processor
+        raise Mismatch(f"a first image could not be read: {type(error).__name__}: {error}") from error
+    _check_zeros(tower, prepared)
+    return compare(mine, theirs, "an image in a prompt", TOLERANCE[loaded.dtype])
+
+
+def _check_zeros(tower: Tower, prepared: PreparedImage) -> None:
+    """Raises Mismatch if the model leaves units out whose floats are all 0.0, and a byte becomes that."""
+    share = prepared.features // tower.units(prepared.arrays)
+    for byte in np.flatnonzero((tower.float_table == 0.0).all(0)):
+        plain = {**prepared.arrays, "pixel_values": np.full_like(prepared.arrays["pixel_values"], byte)}
+        if len(tower.encode(plain, 0)) != share:
+            raise Mismatch(f"a unit of bytes {byte} is left out")
+
+
+def _own(
+    tower: Tower, prepared: PreparedImage, placeholder: int, loaded: LoadedModel
+) -> tuple[Tensor, Tensor]:
+    """Returns the tokens [1, F] of the first unit, and their embeddings [F, size] with features in place."""
+    images, units = ImageFeatures(tower), tower.units(prepared.arrays)
+    if prepared.features % units:
+        raise Mismatch(f"{prepared.features} tokens stand for an image of {units} equal units")
+    images.hold(_KEY, prepared.features, arrays_of(prepared))
+    images.encode([(_KEY, 0)])
+    share = prepared.features // units
+    tokens = torch.full((1, share), placeholder, device=loaded.device)
+    embeddings = loaded.model.get_input_embeddings()(tokens)[0]
+    return tokens, images.put_into(embeddings, [ImagePiece(_KEY, 0, 0, share)])
+
+
+def arrays_of(prepared: PreparedImage) -> tuple[Array, ...]:
+    """Returns the arrays of a prepared image as the front sends them."""
+    return tuple(
+        Array(name, str(value.dtype), value.shape, value.tobytes()) for name, value in prepared.arrays.items()
+    )
