@@ -8,10 +8,20 @@ from typing import Any
 import pytest
 from support.engine.pages import TOKENS, AnsweredPages, drop, hold, likeliest
 from support.engine.whole_engine import answers, engine_on, run
-from support.models.vision_checkpoints import VISION_TYPES
+from support.models.vision_types import VISION_TYPES
 
 Answered = Callable[[str], AnsweredPages]
-kinds = pytest.mark.parametrize("kind", VISION_TYPES)
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # glm46v's own
+_FAST = ("idefics3", "lighton_ocr", "qwen3_vl")  # tiles, lines of features; several axes with deep features
+
+
+def _of(kind: str, *, slow: bool = True) -> object:
+    group = pytest.mark.xdist_group(f"images_{kind}")  # generation is asked once
+    return pytest.param(kind, marks=[group, pytest.mark.slow] if slow or kind not in _FAST else group)
+
+
+kinds = pytest.mark.parametrize("kind", [_of(kind, slow=False) for kind in VISION_TYPES])
+slow_kinds = pytest.mark.parametrize("kind", map(_of, VISION_TYPES))
 
 
 def _engine(answered: AnsweredPages, **changes: Any) -> Any:
@@ -40,7 +50,7 @@ def test_answers_are_those_of_generate(kind: str, answered: Answered) -> None:
     assert engine.scheduler.images.encoded == encoded
 
 
-@kinds
+@slow_kinds
 def test_chunks_cut_images(kind: str, answered: Answered) -> None:
     known = answered(kind)
     engine = _engine(known, max_step_tokens=7, max_rows=2)
@@ -48,7 +58,7 @@ def test_chunks_cut_images(kind: str, answered: Answered) -> None:
     _check(known, engine)
 
 
-@kinds
+@slow_kinds
 def test_log_probabilities_are_equal(kind: str, answered: Answered) -> None:
     known = answered(kind)
     engine = _engine(known, max_step_tokens=40)
@@ -60,7 +70,7 @@ def test_log_probabilities_are_equal(kind: str, answered: Answered) -> None:
         assert found.logprobs[at][0][1:] == pytest.approx(expected, abs=1e-4), one.name
 
 
-@kinds
+@slow_kinds
 def test_a_small_pool_preempts_rows_with_images(kind: str, answered: Answered) -> None:
     known = answered(kind)
     longest = max(len(one.ids) for one in known.pages) + TOKENS
@@ -71,7 +81,7 @@ def test_a_small_pool_preempts_rows_with_images(kind: str, answered: Answered) -
     _check(known, engine)
 
 
-@kinds
+@slow_kinds
 def test_resumed_rows_go_on(kind: str, answered: Answered) -> None:
     known = answered(kind)
     engine = _engine(known, max_step_tokens=24)
@@ -81,6 +91,7 @@ def test_resumed_rows_go_on(kind: str, answered: Answered) -> None:
         assert run(engine, [request])[at] == expected[5:], one.name
 
 
+@pytest.mark.xdist_group("images_idefics3")
 @pytest.mark.parametrize("options", [{"attention": "native"}, {"speculate": "always"}], ids=str)
 def test_other_forms_answer_the_same(options: dict[str, str], answered: Answered) -> None:
     known = answered("idefics3")
@@ -89,11 +100,13 @@ def test_other_forms_answer_the_same(options: dict[str, str], answered: Answered
     _check(known, engine)
 
 
+@pytest.mark.xdist_group("images_idefics3")
 def test_answers_depend_on_the_image(answered: Answered) -> None:
     expected = answered("idefics3").expected
     assert expected[1] != expected[2] != expected[3]
 
 
+@pytest.mark.xdist_group("images_idefics3")
 def test_dropped_images_are_found_again(answered: Answered) -> None:
     known = answered("idefics3")
     engine = _engine(known, prefix_cache=False)

@@ -48,9 +48,10 @@ class PreparedImage:
 class ImageProcessor:
     """Made by `load`. `placeholder`: what the chat template writes for an image, a token of its own."""
 
-    def __init__(self, whole: Any, options: dict[str, Any]) -> None:
+    def __init__(self, whole: Any, options: dict[str, Any], *, wrapped: bool = False) -> None:
         self._whole = whole
         self._options = options  # of each call, for images
+        self._marks = (whole.image_start_token, whole.image_end_token) if wrapped else ("", "")
         self.placeholder: str = whole.image_token
         self.placeholder_id: int = whole.image_token_id
 
@@ -69,14 +70,17 @@ class ImageProcessor:
             raise ImagesUnsupported(f"its images are not among the tested ones ({', '.join(PROVEN_IMAGES)})")
         proven = PROVEN_IMAGES[kind]
         try:
-            return cls(_whole_processor(proven, str(folder), options), proven.options)
+            whole = _whole_processor(proven, str(folder), options)
+            return cls(whole, proven.options, wrapped=proven.wrapped)
         except Exception as error:  # whatever transformers raises for a damaged file, or an unknown option
             raise ImagesUnsupported(f"its image processor cannot be loaded: {error}") from error
 
     def prepare(self, image: Image.Image) -> PreparedImage:
         """Raises ValueError for what the processor makes nothing usable of."""
-        made = self._call(self.placeholder, [image])
+        before, behind = self._marks
+        made = self._call(before + self.placeholder + behind, [image])
         tokens = np.asarray(made["input_ids"])[0]
+        tokens = tokens[1:-1] if before else tokens  # each is one token
         runs = _runs(tokens == self.placeholder_id)
         if not runs:
             raise ValueError("the image processor leaves it no place in the prompt")
@@ -134,6 +138,7 @@ class _Proven:
     images: tuple[str, str]
     whole: tuple[str, str]
     import_whole: Callable[[str], Any] = importlib.import_module
+    wrapped: bool = False  # it takes a placeholder only between its own marks
     videos: bool = False  # its processor has a video half, which needs torchvision
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -158,6 +163,7 @@ def _import_pixtral(name: str) -> Any:
 
 
 _PIXTRAL = ("pixtral.image_processing_pil_pixtral", "PixtralImageProcessorPil")
+_QWEN = ("qwen2_vl.image_processing_pil_qwen2_vl", "Qwen2VLImageProcessorPil")
 _UNPADDED = {"do_pad": False}  # one image alone: its tiles have one size, and a mask would be of ones
 PROVEN_IMAGES: dict[str, _Proven] = {
     "idefics3": _Proven(
@@ -174,6 +180,27 @@ PROVEN_IMAGES: dict[str, _Proven] = {
     ),
     "lighton_ocr": _Proven(_PIXTRAL, ("lighton_ocr.processing_lighton_ocr", "LightOnOcrProcessor")),
     "mistral3": _Proven(_PIXTRAL, ("pixtral.processing_pixtral", "PixtralProcessor"), _import_pixtral),
+    "glm_ocr": _Proven(
+        ("glm46v.image_processing_pil_glm46v", "Glm46VImageProcessorPil"),
+        ("glm46v.processing_glm46v", "Glm46VProcessor"),
+        videos=True,
+    ),
+    "granite_docling": _Proven(
+        ("granite_docling.image_processing_pil_granite_docling", "GraniteDoclingImageProcessorPil"),
+        ("granite_docling.processing_granite_docling", "GraniteDoclingProcessor"),
+    ),
+    "hunyuan_vl": _Proven(
+        ("hunyuan_vl.image_processing_pil_hunyuan_vl", "HunYuanVLImageProcessorPil"),
+        ("hunyuan_vl.processing_hunyuan_vl", "HunYuanVLProcessor"),
+        wrapped=True,
+    ),
+    "paddleocr_vl": _Proven(
+        ("paddleocr_vl.image_processing_pil_paddleocr_vl", "PaddleOCRVLImageProcessorPil"),
+        ("paddleocr_vl.processing_paddleocr_vl", "PaddleOCRVLProcessor"),
+    ),
+    "qwen2_vl": _Proven(_QWEN, ("qwen2_vl.processing_qwen2_vl", "Qwen2VLProcessor"), videos=True),
+    "qwen2_5_vl": _Proven(_QWEN, ("qwen2_5_vl.processing_qwen2_5_vl", "Qwen2_5_VLProcessor"), videos=True),
+    "qwen3_vl": _Proven(_QWEN, ("qwen3_vl.processing_qwen3_vl", "Qwen3VLProcessor"), videos=True),
     "internvl": _Proven(
         ("got_ocr2.image_processing_pil_got_ocr2", "GotOcr2ImageProcessorPil"),
         ("internvl.processing_internvl", "InternVLProcessor"),

@@ -75,7 +75,7 @@ def _build(
 
     choose_form()
     depth = 1 if chosen.gpu else 0  # on the CPU launching computes: nothing runs ahead
-    scheduler = scheduler_for(memory, info, depth, swap)
+    scheduler = scheduler_for(memory, info, images, depth, swap)
     info = replace(info, self_check=", ".join(findings.checks), fallbacks=tuple(findings.fallbacks))
     later = compilation.later(compiled_later)
     grammars, store = grammars_for(info), images.features

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from millstream_worker.engine.brain.waiting.row_factory import Rope
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.sizes import size_bytes
 from millstream_worker.engine.runner.checkpoint.checkpoint import Checkpoint
@@ -17,6 +18,7 @@ from millstream_worker.engine.runner.self_check.deviation import Mismatch
 from millstream_worker.engine.runner.self_check.findings import Findings, short
 from millstream_worker.engine.runner.self_check.image_check import check_images
 from millstream_worker.engine.runner.vision.image_features import ImageFeatures
+from millstream_worker.engine.runner.vision.image_steps import ROTARY
 from millstream_worker.engine.runner.vision.tower import load_tower
 from millstream_worker.images.processor import ImageProcessor, ImagesUnsupported
 
@@ -31,6 +33,13 @@ class ImageReading:
     features: ImageFeatures | None = None
     reason: str = ""
     memory: int = 0
+
+    @property
+    def rope(self) -> Rope | None:
+        """Returns what tells the positions of a prompt with images, where RoPE has several axes."""
+        if self.features is None or self.features.tower.rotary is None:
+            return None
+        return self.features.rope_positions
 
     @property
     def feature_bytes(self) -> int:
@@ -86,6 +95,8 @@ def _read(
         raise _NotRead(f"its layers cannot be computed apart: {loaded.heads.uncut}")
     processor = ImageProcessor.load(folder, config.image_options)
     tower = load_tower(folder, loaded.dtype, loaded.device, processor.float_table(), mark)
+    if tower.rotary is not None and not hasattr(loaded.heads.body.call.module, ROTARY):
+        raise _NotRead(f"its text layers have no {ROTARY}, in whose place that of its images would stand")
     worst = check_images(tower, processor, loaded)
     findings.passed("images", worst)
     return ImageFeatures(tower)

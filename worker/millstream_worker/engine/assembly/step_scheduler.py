@@ -66,7 +66,9 @@ def describe(
     return info
 
 
-def scheduler_for(memory: FittedMemory, info: EngineInfo, depth: int, swap: HostSwap | None) -> Scheduler:
+def scheduler_for(
+    memory: FittedMemory, info: EngineInfo, images: ImageReading, depth: int, swap: HostSwap | None
+) -> Scheduler:
     """Returns the scheduler of an engine that has `depth` steps in flight."""
     config = memory.config
     return Scheduler(
@@ -94,5 +96,6 @@ def scheduler_for(memory: FittedMemory, info: EngineInfo, depth: int, swap: Host
             state_places=memory.share.places,
             image_bytes=info.image_memory,
             feature_bytes=info.feature_bytes,
-        )
+        ),
+        rope=images.rope,
     )

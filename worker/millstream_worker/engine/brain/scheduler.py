@@ -37,7 +37,7 @@ from millstream_worker.engine.brain.speculation.speculation import Speculation
 from millstream_worker.engine.brain.speculation.text_drafter import Drafter, TextGuesses
 from millstream_worker.engine.brain.statistics import engine_stats
 from millstream_worker.engine.brain.waiting.prefixes import Prefixes
-from millstream_worker.engine.brain.waiting.row_factory import RowFactory
+from millstream_worker.engine.brain.waiting.row_factory import Rope, RowFactory
 from millstream_worker.engine.brain.waiting.waiting_rows import WaitingRows
 from millstream_worker.engine.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.outputs import EngineStats, Refused, Step
@@ -45,15 +45,17 @@ from millstream_worker.engine.protocol.request import EngineRequest
 
 
 class Scheduler:
-    """All times are seconds of one monotonic clock, passed in."""
+    """All times are seconds of one monotonic clock, passed in. `rope`: see RowFactory."""
 
-    def __init__(self, config: SchedulerConfig, drafter: Drafter | None = None) -> None:
+    def __init__(
+        self, config: SchedulerConfig, drafter: Drafter | None = None, rope: Rope | None = None
+    ) -> None:
         self.config = config
         self.images: ImagePool | None = None
         if config.feature_bytes:
             target_s = config.step_time_target_s
             self.images = ImagePool(config.image_bytes, config.feature_bytes, target_s)
-        self._row_factory = RowFactory(config, self.images)
+        self._row_factory = RowFactory(config, self.images, rope)
         host = HostPool(config.host_blocks, config.host_blocks_a_step) if config.host_blocks else None
         pool = BlockPool(config.blocks, host)
         self._batch = Batch(

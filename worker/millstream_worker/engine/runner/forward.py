@@ -83,7 +83,7 @@ class Eager:
 
     def inputs(self, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
         """Returns tokens and positions [T] and wanted places [L] of a step, int64 on the model's device."""
-        arrays = [array.astype(np.int64) for array in (plan.tokens, plan.positions, plan.logit_indices)]
+        arrays = [array.astype(np.int64) for array in (plan.tokens, plan.model_positions, plan.logit_indices)]
         if plan.from_device.any():
             arrays.append(sampled_in(plan))
         tokens, positions, wanted, *sources = together(arrays, self.loaded.device)

@@ -66,7 +66,9 @@ class Runner:
         return Launched(plan, logits, encode_s)
 
     def _run(self, plan: Plan) -> Tensor:
-        model = self.images if self.images is not None and plan.images else self.model
+        model: Forward | ImageSteps = self.model
+        if self.images is not None and (plan.images or plan.has_axes):
+            model = self.images
         if self.cores is None:
             return model.run(plan)
         self.cores.begin_step()

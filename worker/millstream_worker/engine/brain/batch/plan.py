@@ -96,12 +96,25 @@ class Plan:
     # after it, [M, 2] slot, place
     state_saves: Int32 = field(default_factory=lambda: np.empty((0, 2), np.int32))
     encodes: tuple[tuple[ImageKey, int], ...] = ()  # units of images to encode before the step
+    # [A, T] positions that the model's RoPE takes, where they are others than `positions`: of several axes in
+    # images; one axis where all are equal
+    rope_positions: Int32 | None = None
     images: tuple[ImagePiece, ...] = ()  # whose features stand in the place of the tokens' embeddings
     head: str = LOGITS  # that answers for the hidden states at logit_indices
 
     @property
     def token_count(self) -> int:
         return len(self.tokens)
+
+    @property
+    def has_axes(self) -> bool:
+        """True if the positions of the model's RoPE have several axes."""
+        return self.rope_positions is not None and len(self.rope_positions) > 1
+
+    @property
+    def model_positions(self) -> Int32:
+        """Returns the positions [T] of the model's RoPE, of one axis."""
+        return self.positions if self.rope_positions is None else self.rope_positions[0]
 
 
 def packed_plan(

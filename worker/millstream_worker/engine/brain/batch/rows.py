@@ -18,7 +18,7 @@ import numpy as np
 
 from millstream_worker.engine.brain.batch.plan import Int32
 from millstream_worker.engine.brain.cache.block_hash import extend_chain
-from millstream_worker.engine.brain.images.held_image import PlacedImage
+from millstream_worker.engine.brain.images.held_image import PlacedImage, RopePositions
 from millstream_worker.engine.grammars.limited_matcher import RowMatcher
 from millstream_worker.engine.protocol.request import EngineRequest
 
@@ -49,6 +49,7 @@ class Origin:
     root: bytes  # root of the hash chain
     chain: list[bytes]  # hashes of the prompt's full blocks
     images: tuple[PlacedImage, ...] = ()
+    rope: RopePositions | None = None  # where its images have positions of several axes
     in_blocks: dict[int, bytes] = field(default_factory=dict)  # what images add to the chain, by block
     entered: bool = False  # one of its rows has been in the batch
 

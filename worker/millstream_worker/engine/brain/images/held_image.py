@@ -12,6 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+import numpy as np
+from numpy.typing import NDArray
+
 ImageKey = tuple[str, bytes]  # the salt of the prompts that may share it, and the digest of the image file
 
 
@@ -33,11 +36,20 @@ class HeldImage:
         return len(self.encoded) == self.units
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RopePositions:
+    """The positions that the model's RoPE takes for a prompt with images, and for what comes behind it."""
+
+    axes: NDArray[np.int32]  # [A, prompt]
+    offset: int  # of a token behind the prompt, from its place in the row to its position on every axis
+
+
 class PlacedImage:
     """An image in the prompt of some rows. `runs`: first place and number of tokens of each."""
 
     def __init__(self, image: HeldImage, runs: Sequence[tuple[int, int]]) -> None:
         self.image = image
+        self.runs = runs
         self._firsts = [first for first, _ in runs]
         self._counts = [count for _, count in runs]
         self._features = [0, *accumulate(self._counts)]  # before each run, and of all

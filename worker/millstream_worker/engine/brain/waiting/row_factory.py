@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 
 import numpy as np
+from numpy.typing import NDArray
 
 from millstream_worker.engine.brain.batch.rows import Origin, Row
 from millstream_worker.engine.brain.cache.block_hash import extend_chain, root_hash
+from millstream_worker.engine.brain.images.held_image import PlacedImage, RopePositions
 from millstream_worker.engine.brain.images.image_pool import ImagePool
 from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.grammars.limited_matcher import LimitedMatcher
@@ -17,13 +19,19 @@ from millstream_worker.engine.grammars.token_limits import TokenLimits
 from millstream_worker.engine.protocol.outputs import Refused
 from millstream_worker.engine.protocol.request import EngineRequest
 
+Rope = Callable[[NDArray[np.int32], Sequence[PlacedImage]], RopePositions]
+
 
 class RowFactory:
-    """`images`: those that prompts may have; None: the model reads none."""
+    """`images`: those that prompts may have; None: the model reads none. `rope`: returns the positions of a
+    prompt with images, for a model whose RoPE has several axes."""
 
-    def __init__(self, config: SchedulerConfig, images: ImagePool | None = None) -> None:
+    def __init__(
+        self, config: SchedulerConfig, images: ImagePool | None = None, rope: Rope | None = None
+    ) -> None:
         self._config = config
         self._images = images
+        self._rope = rope
         self._capacity = config.blocks * config.block_size  # tokens that the pool holds
         self._numbers = count()
 
@@ -69,6 +77,7 @@ class RowFactory:
                 block, within = divmod(placed.first, self._config.block_size)
                 added = within.to_bytes(4, "little") + placed.image.key[1]
                 origin.in_blocks[block] = origin.in_blocks.get(block, b"") + added
+            origin.rope = self._rope(prompt, origin.images) if self._rope else None
         extend_chain(origin.chain, origin.root, prompt, self._config.block_size, origin.in_blocks)
         limits = (
             TokenLimits(request.limits, request.sampling, self._config.vocab_size) if request.limits else None

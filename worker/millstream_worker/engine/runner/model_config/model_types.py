@@ -42,7 +42,9 @@ HALVES = frozenset((
 # Of these, types whose images the tests have compared with transformers' own generation: the axis of the
 # pixels along which an image is cut into units, each encoded by itself; None: it is one.
 IMAGE_UNITS: dict[str, int | None] = {
-    "idefics3": 1, "internvl": 0, "lighton_ocr": None, "mistral3": None, "smolvlm": 1,
+    "glm_ocr": None, "granite_docling": 1, "hunyuan_vl": None, "idefics3": 1, "internvl": 0,
+    "lighton_ocr": None, "mistral3": None, "paddleocr_vl": None, "qwen2_5_vl": None, "qwen2_vl": None,
+    "qwen3_vl": None, "smolvlm": 1,
 }  # fmt: skip
 
 # Of these, types that transformers does not know: the field of config.json with a text type that it knows.

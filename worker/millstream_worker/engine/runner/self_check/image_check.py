@@ -28,12 +28,14 @@ def check_images(tower: Tower, processor: ImageProcessor, loaded: LoadedModel) -
         prepared = processor.prepare(Image.fromarray(noise))
         tokens, mine = _own(tower, prepared, processor.placeholder_id, loaded)
         theirs = tower.handed_to_text(prepared.arrays, tokens, loaded.model.get_input_embeddings())
+        _check_positions(tower, prepared, tokens, theirs["position_ids"])
     except Mismatch:
         raise
     except Exception as error:  # of transformers' code, or a damaged processor
         raise Mismatch(f"a first image could not be read: {type(error).__name__}: {error}") from error
     _check_zeros(tower, prepared)
-    return compare(mine, theirs, "an image in a prompt", TOLERANCE[loaded.dtype])
+    expected = [theirs["inputs_embeds"][0], *(theirs.get("deepstack_visual_embeds") or ())]
+    return compare(mine, torch.stack(expected), "an image in a prompt", TOLERANCE[loaded.dtype])
 
 
 def _check_zeros(tower: Tower, prepared: PreparedImage) -> None:
@@ -41,14 +43,24 @@ def _check_zeros(tower: Tower, prepared: PreparedImage) -> None:
     share = prepared.features // tower.units(prepared.arrays)
     for byte in np.flatnonzero((tower.float_table == 0.0).all(0)):
         plain = {**prepared.arrays, "pixel_values": np.full_like(prepared.arrays["pixel_values"], byte)}
-        if len(tower.encode(plain, 0)) != share:
+        if tower.encode(plain, 0).shape[1] != share:
             raise Mismatch(f"a unit of bytes {byte} is left out")
+
+
+def _check_positions(tower: Tower, prepared: PreparedImage, tokens: Tensor, expected: Tensor | None) -> None:
+    """Raises Mismatch if RoPE of several axes would have other positions than the whole model's [A, 1, T]."""
+    if tower.rotary is None:
+        return
+    mine = tower.rope_positions(tokens[0].cpu().numpy(), [(prepared.arrays, ((0, tokens.shape[1]),))])
+    if expected is None or not np.array_equal(mine.axes, expected[:, 0].cpu().numpy()):
+        raise Mismatch("an image in a prompt has other positions")
 
 
 def _own(
     tower: Tower, prepared: PreparedImage, placeholder: int, loaded: LoadedModel
 ) -> tuple[Tensor, Tensor]:
-    """Returns the tokens [1, F] of the first unit, and their embeddings [F, size] with features in place."""
+    """Returns the tokens [1, F] of the first unit, and [1 + layers, F, size]: their embeddings with features
+    in place, and what the layers add to them."""
     images, units = ImageFeatures(tower), tower.units(prepared.arrays)
     if prepared.features % units:
         raise Mismatch(f"{prepared.features} tokens stand for an image of {units} equal units")
@@ -56,8 +68,12 @@ def _own(
     images.encode([(_KEY, 0)])
     share = prepared.features // units
     tokens = torch.full((1, share), placeholder, device=loaded.device)
-    embeddings = loaded.model.get_input_embeddings()(tokens)[0]
-    return tokens, images.put_into(embeddings, [ImagePiece(_KEY, 0, 0, share)])
+    piece = ImagePiece(_KEY, 0, 0, share)
+    levels = [images.put_into(loaded.model.get_input_embeddings()(tokens)[0], [piece])]
+    for layer in range(tower.layers):
+        levels.append(torch.zeros_like(levels[0]))
+        images.add_to(levels[-1][None], [piece], layer)
+    return tokens, torch.stack(levels)
 
 
 def arrays_of(prepared: PreparedImage) -> tuple[Array, ...]:

@@ -8,18 +8,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import ImagePiece
-from millstream_worker.engine.brain.images.held_image import ImageKey
+from millstream_worker.engine.brain.images.held_image import ImageKey, PlacedImage, RopePositions
 from millstream_worker.engine.protocol.frames import Array
 from millstream_worker.engine.runner.vision.tower import Arrays, Tower
 
 
 @dataclass(slots=True, eq=False)
 class _Image:
-    arrays: Arrays | None  # None: all is encoded
-    features: Tensor  # [F, size]
+    arrays: Arrays  # without pixels once all is encoded
+    features: Tensor  # [1 + layers, F, size]
     left: set[int]  # units without features
 
 
@@ -36,7 +37,8 @@ class ImageFeatures:
         units = self.tower.units(given)
         if key not in self._images:
             shell = self.tower.shell
-            room = torch.empty(features, self.tower.size, dtype=shell.dtype, device=shell.device)
+            shape = 1 + self.tower.layers, features, self.tower.size
+            room = torch.empty(shape, dtype=shell.dtype, device=shell.device)
             self._images[key] = _Image(given, room, set(range(units)))
         return units
 
@@ -59,23 +61,34 @@ class ImageFeatures:
         """Returns the embeddings [T, size] of a step's tokens, with the features of its images, which are
         encoded, in their places."""
         for piece in pieces:
-            found = self._images[piece.key].features[piece.feature : piece.feature + piece.count]
-            embeddings[piece.place : piece.place + piece.count] = found
+            embeddings[piece.place : piece.place + piece.count] = self._of(piece, 0)
         return embeddings
+
+    def add_to(self, states: Tensor, pieces: Iterable[ImagePiece], layer: int) -> None:
+        """Add to the states [1, T, size] behind a text layer what the images have for it."""
+        for piece in pieces:
+            states[0, piece.place : piece.place + piece.count] += self._of(piece, 1 + layer)
+
+    def rope_positions(self, prompt: NDArray[np.int32], images: Sequence[PlacedImage]) -> RopePositions:
+        """Returns the positions of a prompt with these images; of a model whose RoPE has several axes."""
+        given = [(self._images[placed.image.key].arrays, placed.runs) for placed in images]
+        return self.tower.rope_positions(prompt, given)
+
+    def _of(self, piece: ImagePiece, level: int) -> Tensor:
+        return self._images[piece.key].features[level, piece.feature : piece.feature + piece.count]
 
     def _encode(self, image: _Image, unit: int) -> None:
         if unit not in image.left:
             return
-        assert image.arrays is not None, "arrays are kept while units are left"
         found = self.tower.encode(image.arrays, unit)
-        total, units = len(image.features), self.tower.units(image.arrays)
+        total, units = image.features.shape[1], self.tower.units(image.arrays)
         share = slice(-(-unit * total // units), -(-(unit + 1) * total // units))
-        if len(found) != share.stop - share.start:
+        if found.shape != image.features[:, share].shape:
             raise RuntimeError(
-                f"the vision tower gave {len(found)} features of a unit, and {share.stop - share.start} "
-                "tokens stand for it"
+                f"the vision tower gave {found.shape[1]} features of a unit at {len(found)} layers, and "
+                f"{share.stop - share.start} tokens stand for it, at {len(image.features)} layers"
             )
-        image.features[share] = found
+        image.features[:, share] = found
         image.left.remove(unit)
         if not image.left:
-            image.arrays = None
+            image.arrays = {name: value for name, value in image.arrays.items() if name != "pixel_values"}

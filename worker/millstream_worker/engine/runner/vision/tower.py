@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, PretrainedConfig, PreTrainedModel
 
+from millstream_worker.engine.brain.images.held_image import RopePositions
 from millstream_worker.engine.runner.checkpoint.quantized.dense import open_dense
 from millstream_worker.engine.runner.model.weights import named_faults
 from millstream_worker.engine.runner.model_config.config_file import load_config
@@ -33,13 +34,20 @@ class _Handed(Exception):
 
 
 class Tower:
-    """`float_table` [3, 256]: what the image processor makes of a byte, by channel."""
+    """`float_table` [3, 256]: what the image processor makes of a byte, by channel. `layers`: text layers
+    behind which more features are added to the states of an image's tokens, the first ones."""
 
     def __init__(
-        self, shell: PreTrainedModel, unit_axis: int | None, float_table: np.ndarray[Any, Any], size: int
+        self,
+        shell: PreTrainedModel,
+        unit_axis: int | None,
+        float_table: np.ndarray[Any, Any],
+        size: int,
+        layers: int = 0,
     ) -> None:
         self.shell = shell
         self.size = size  # of a feature
+        self.layers = layers
         self.float_table = float_table
         self._unit_axis = unit_axis
         self._table = torch.from_numpy(float_table).to(shell.device)
@@ -47,8 +55,34 @@ class Tower:
 
     @property
     def feature_bytes(self) -> int:
-        """Returns the bytes of one feature."""
-        return self.size * int(self.shell.dtype.itemsize)
+        """Returns the bytes of one feature, with those for the layers."""
+        return (1 + self.layers) * self.size * int(self.shell.dtype.itemsize)
+
+    @property
+    def rotary(self) -> nn.Module | None:
+        """Returns what computes RoPE from positions [A, 1, T] of several axes; None: there is one axis."""
+        found: nn.Module | None = self.shell.get_decoder().rotary_emb if self._has_axes else None
+        return found
+
+    @property
+    def _has_axes(self) -> bool:
+        return hasattr(self.shell.model, "get_rope_index")
+
+    @torch.inference_mode()
+    def rope_positions(
+        self, prompt: np.ndarray[Any, Any], images: Sequence[tuple[Arrays, Sequence[tuple[int, int]]]]
+    ) -> RopePositions:
+        """Returns the positions that the model's own code gives a prompt with these images, whose features
+        stand in these runs."""
+        tokens = torch.from_numpy(prompt.astype(np.int64))[None]
+        kinds = torch.zeros_like(tokens)
+        for _, runs in images:
+            for first, count in runs:
+                kinds[0, first : first + count] = 1
+        grids = torch.cat([torch.from_numpy(np.array(arrays["image_grid_thw"])) for arrays, _ in images])
+        axes, offsets = self.shell.model.get_rope_index(tokens, mm_token_type_ids=kinds, image_grid_thw=grids)
+        offset = int(torch.as_tensor(offsets[0]).flatten()[0])
+        return RopePositions(np.ascontiguousarray(axes[:, 0].numpy().astype(np.int32)), offset)
 
     def units(self, arrays: Arrays) -> int:
         """Returns how many parts of an image are encoded each by itself: its tiles, or the image."""
@@ -59,27 +93,28 @@ class Tower:
 
     @torch.inference_mode()
     def encode(self, arrays: Arrays, unit: int) -> Tensor:
-        """Returns the features [F, size] of a unit of an image, which depend on nothing else. `arrays`: what
-        the image processor makes of the image, pixels as bytes."""
+        """Returns the features [1 + layers, F, size] of a unit of an image, which depend on nothing else.
+        `arrays`: what the image processor makes of the image, pixels as bytes."""
         given = {name: self._part(value, unit) for name, value in arrays.items() if name in self._taken}
         pixels = self._floats(given.pop("pixel_values"))
         answer = self.shell.get_image_features(
             pixel_values=pixels.to(self.shell.dtype), **given, return_dict=True
         )
-        found = answer.pooler_output
-        whole = torch.cat(list(found)) if isinstance(found, (list, tuple)) else found
-        return whole.reshape(-1, whole.shape[-1])
+        found = [answer.pooler_output, *(getattr(answer, "deepstack_features", None) or ())]
+        return torch.stack([_flat(one) for one in found])
 
     @torch.inference_mode()
-    def handed_to_text(self, arrays: Arrays, tokens: Tensor, embedding: nn.Module) -> Tensor:
-        """Returns the embeddings [T, size] that transformers' whole model, with this embedding, hands to its
-        text layers for tokens [1, T] that stand for the first unit of an image."""
+    def handed_to_text(self, arrays: Arrays, tokens: Tensor, embedding: nn.Module) -> dict[str, Any]:
+        """Returns what transformers' whole model, with this embedding, hands to its text layers for tokens
+        [1, T] that stand for the first unit of an image."""
         given = {name: self._part(value, 0) for name, value in arrays.items()}
         pixels = self._floats(given.pop("pixel_values")).to(self.shell.dtype)
-        handed: list[Tensor] = []
+        if self._has_axes:
+            given["mm_token_type_ids"] = torch.ones_like(tokens)
+        handed: dict[str, Any] = {}
 
         def note(_: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-            handed.append(options["inputs_embeds"])
+            handed.update(options)
             raise _Handed
 
         own, hook = self.shell.get_input_embeddings(), None
@@ -92,7 +127,7 @@ class Tower:
             self.shell.set_input_embeddings(own)
             if hook is not None:
                 hook.remove()
-        return handed[0][0]
+        return handed
 
     def _part(self, value: np.ndarray[Any, Any], unit: int) -> Tensor:
         axis = self._unit_axis
@@ -100,9 +135,16 @@ class Tower:
         return torch.from_numpy(one).to(self.shell.device)
 
     def _floats(self, pixels: Tensor) -> Tensor:
-        """Takes bytes [..., 3, height, width]."""
+        """Takes bytes [..., 3, height, width], or [patches, 3 x some]."""
+        apart = pixels if pixels.ndim > 2 else pixels.view(len(pixels), 3, 1, -1)
         channels = torch.arange(3, device=pixels.device).view(3, 1, 1)
-        return self._table[channels, pixels.long()]
+        return self._table[channels, apart.long()].view(pixels.shape)
+
+
+def _flat(features: Tensor | Sequence[Tensor]) -> Tensor:
+    """Takes those of one image, or of a list of one."""
+    whole = features if isinstance(features, Tensor) else torch.cat(list(features))
+    return whole.reshape(-1, whole.shape[-1])
 
 
 def load_tower(
@@ -141,7 +183,8 @@ def load_tower(
         )
     _mark_layers(shell, mark)
     size = config.get_text_config().hidden_size
-    return Tower(shell.eval(), IMAGE_UNITS[whole.model_type], float_table, size)
+    layers = len(getattr(config.vision_config, "deepstack_visual_indexes", None) or ())
+    return Tower(shell.eval(), IMAGE_UNITS[whole.model_type], float_table, size, layers)
 
 
 def _without_text(whole: PretrainedConfig) -> PretrainedConfig:
