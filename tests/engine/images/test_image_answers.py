@@ -21,7 +21,7 @@ def _of(kind: str, *, slow: bool = True) -> object:
 
 
 kinds = pytest.mark.parametrize("kind", [_of(kind, slow=False) for kind in VISION_TYPES])
-slow_kinds = pytest.mark.parametrize("kind", map(_of, VISION_TYPES))
+slow_kinds = pytest.mark.parametrize("kind", [_of(kind) for kind in VISION_TYPES])
 
 
 def _engine(answered: AnsweredPages, **changes: Any) -> Any:
