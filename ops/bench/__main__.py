@@ -49,6 +49,7 @@ PARTS: dict[str, Part] = {
     "reading": Part("pieces.reading", "a quantised checkpoint into the model's type: rate and peak memory"),
     "weights": Part("pieces.weights", "steps by the format of the weights", True),
     "hybrid": Part("pieces.hybrid", "recurrent states: what checkpoints save, what states cost a step", True),
+    "pages": Part("pieces.pages", "images of pages, beside transformers; what they cost chats", True),
     "grammars": Part("grammars.part", "what grammars cost a step, of one schema and of many", True),
     "beside": Part("grammars.beside", "answers by a schema, here and in vLLM"),
     "speculation": Part("speculation.part", "what draft tokens gain on text", True),

@@ -11,7 +11,13 @@ from support.engine.ready import INFO
 
 from millstream_worker.engine.protocol import frames, outputs
 from millstream_worker.engine.protocol.config import EngineConfig
-from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, LimitSpec, SamplingSpec
+from millstream_worker.engine.protocol.request import (
+    EngineRequest,
+    GrammarSpec,
+    ImageSpan,
+    LimitSpec,
+    SamplingSpec,
+)
 
 REQUEST = EngineRequest(
     handle=7,
@@ -28,7 +34,9 @@ REQUEST = EngineRequest(
     prediction=(5, 6),
     grammar=GrammarSpec("regex", "a+", thought_end=9),
     limits=LimitSpec(b"\x06", ((3,), (4, 5)), 7, None, 9),
+    images=(ImageSpan(b"\x00\xff", ((1, 3), (5, 2))), ImageSpan(b"", ())),
 )
+PIXELS = frames.Array("pixel_values", "uint8", (1, 2), b"\x00\xff")
 STEP = outputs.Step(
     handles=[7, 8],
     tokens=[11, 12],
@@ -41,6 +49,8 @@ STEP = outputs.Step(
 FRAMES: list[frames.Frame] = [
     frames.Configure(EngineConfig("m", kv_memory="2GiB")),
     frames.Add(REQUEST),
+    frames.HoldImage("a", b"\x00\xff", 5, (PIXELS, frames.Array("image_sizes", "int64", (0,), b""))),
+    frames.DropImage("a", b"\x00\xff"),
     frames.Abort((1, 2)),
     frames.Stop(),
     frames.LoadProgress("reading weights"),

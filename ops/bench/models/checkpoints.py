@@ -45,7 +45,7 @@ def shaped_checkpoint(
         config = AutoConfig.for_model(fields.pop("model_type"), **fields)
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-        _save(model.to(getattr(torch, dtype)), folder)
+        save(model.to(getattr(torch, dtype)), folder)
     return folder
 
 
@@ -64,11 +64,11 @@ def _computable(folder: Path, device: str) -> Path:
     copy = cache() / f"{own_name(folder)}-float32"
     if not copy.exists():
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
-        _save(model, copy, also=folder.glob("*token*"))
+        save(model, copy, also=folder.glob("*token*"))
     return copy
 
 
-def _save(model: Any, folder: Path, also: Iterable[Path] = ()) -> None:
+def save(model: Any, folder: Path, also: Iterable[Path] = ()) -> None:
     part = folder.with_name(f"{folder.name}.part")  # gigabytes: what was interrupted must not look finished
     shutil.rmtree(part, ignore_errors=True)
     model.save_pretrained(part)

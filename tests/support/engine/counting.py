@@ -23,8 +23,10 @@ from millstream_worker.engine.brain.batch.rows import Row
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.brain.speculation.acceptance import Acceptance, GuessSource
 from millstream_worker.engine.brain.speculation.text_drafter import Guess
+from millstream_worker.engine.protocol.frames import HoldImage
 from millstream_worker.engine.protocol.outputs import Step
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
+from support.engine.counting_images import CountingImages
 
 WRONG = 50
 VOCAB = 1000
@@ -69,6 +71,8 @@ class CountingRunner:
         self.last = [0] * max_rows  # by slot: the token drawn last
         self.rows: list[list[int]] = [[] for _ in range(max_rows)]  # by slot: what the row must contain
         self.sampling = [SamplingSpec()] * max_rows
+        self.images = CountingImages()
+        self.scheduler: Scheduler | None = None  # tells the images of rows; None: no row has any
         self.faults: list[str] = []
         self.non_finite: set[int] = set()  # tokens that come out as non-finite logits
 
@@ -83,10 +87,14 @@ class CountingRunner:
         check_shapes(plan, self.block_size)
         self._swap(plan)
         for load in plan.loads:
-            self.rows[load.slot] = [*load.prompt, *load.output]
+            self.rows[load.slot] = self._with_images(load.slot, [*load.prompt, *load.output])
             self.sampling[load.slot] = load.sampling
         slots = np.repeat(plan.row_slots, plan.query_lens)
         tokens = np.where(plan.from_device, np.array(self.last)[slots], plan.tokens)
+        self.images.encode(plan.encodes)
+        for piece in plan.images:
+            features = [self.images.of(piece.key, piece.feature + at) for at in range(piece.count)]
+            tokens[piece.place : piece.place + piece.count] = features
         self.tokens[plan.slot_mapping[0]] = tokens
         self.positions[plan.slot_mapping[0]] = plan.positions
         states = self._advance(plan, tokens.tolist()) if self.checkpoints else None
@@ -102,6 +110,15 @@ class CountingRunner:
             )
             for one in segments
         ]
+
+    def _with_images(self, slot: int, tokens: list[int]) -> list[int]:
+        if self.scheduler is None:
+            return tokens
+        row = self.scheduler._batch.rows[slot]
+        assert row is not None, f"slot {slot} is loaded for no row"
+        request = row.origin.request
+        salt, _ = self.scheduler.image_key(request.salt, b"")
+        return self.images.in_prompt(tokens, salt, request.images)
 
     def forward(self, plan: Plan) -> Sampled:
         return self.launch(plan)
@@ -300,6 +317,7 @@ class Rig:
             host_blocks=config.host_blocks,
             state_places=config.state_places,
         )
+        self.model.scheduler = scheduler
         self.now = 0.0
         self.plans: list[Plan] = []
         self.settled: list[Step] = []
@@ -312,12 +330,24 @@ class Rig:
         self._random: set[int] = set()
         self._outstanding: deque[tuple[Plan, Sampled]] = deque()
 
+    def hold(self, image: HoldImage) -> None:
+        pool, key = self.scheduler.images, self.scheduler.image_key(image.salt, image.digest)
+        assert pool is not None, "it reads no images"
+        pool.hold(key, image.features, self.model.images.hold(key, image.features, image.arrays))
+
+    def drop(self, salt: str, digest: bytes) -> None:
+        pool = self.scheduler.images
+        assert pool is not None, "it reads no images"
+        self.model.images.forget(pool.drop(self.scheduler.image_key(salt, digest)))
+
     def add(self, *requests: EngineRequest) -> None:
         for request in requests:
             refusal = self.scheduler.add(request, self.now)
             assert refusal is None, refusal
             max_tokens = min(request.max_tokens, self.longest - len(request.prompt))
-            tokens, reason = counted(request.prompt, max_tokens, request.sampling)
+            salt, _ = self.scheduler.image_key(request.salt, b"")
+            prompt = self.model.images.in_prompt(request.prompt, salt, request.images)
+            tokens, reason = counted(prompt, max_tokens, request.sampling)
             for choice in set(range(request.choices)) - set(request.done):
                 earlier = request.outputs[choice] if choice < len(request.outputs) else ()
                 assert tuple(tokens[: len(earlier)]) == tuple(earlier), "not what this model would have drawn"

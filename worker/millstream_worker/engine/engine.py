@@ -6,14 +6,17 @@ from __future__ import annotations
 import functools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from millstream_worker.engine.answer_checks import AnswerChecks
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
+from millstream_worker.engine.brain.images.held_image import ImageKey
+from millstream_worker.engine.brain.images.image_pool import ImagePool
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.grammars.grammar_thread import GrammarThread
+from millstream_worker.engine.protocol.frames import Array, DropImage, HoldImage
 from millstream_worker.engine.protocol.outputs import Compiled, Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest
 
@@ -28,6 +31,15 @@ class StepRunner(Protocol[H]):
     def sample(self, handle: H, masks: TokenMasks | None) -> None: ...
 
     def settle(self, handle: H) -> Sampled: ...
+
+
+class ImageStore(Protocol):
+    """The images of an engine as the loop needs them."""
+
+    def hold(self, key: ImageKey, features: int, arrays: Sequence[Array]) -> int:
+        """Take an image; returns the number of units that are encoded each by itself."""
+
+    def forget(self, keys: Iterable[ImageKey]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +65,7 @@ class Engine(Generic[H]):
     depth: int = 0
     later: Later | None = None
     grammars: GrammarThread | None = None
+    images: ImageStore | None = None  # of a model that reads them
     clock: Callable[[], float] = time.monotonic
     _checks: AnswerChecks | None = None
     _busy_s: float = 0.0
@@ -80,6 +93,23 @@ class Engine(Generic[H]):
             return Refused(request.handle, request.grammar.field, "this engine has no grammars")
         self.grammars.put(request)
         return None
+
+    def hold_image(self, image: HoldImage) -> None:
+        """Take an image for requests to come."""
+        store, pool = self._of_images()
+        key = self.scheduler.image_key(image.salt, image.digest)
+        pool.hold(key, image.features, store.hold(key, image.features, image.arrays))
+
+    def drop_image(self, image: DropImage) -> None:
+        """No request needs the image any more."""
+        store, pool = self._of_images()
+        store.forget(pool.drop(self.scheduler.image_key(image.salt, image.digest)))
+
+    def _of_images(self) -> tuple[ImageStore, ImagePool]:
+        pool = self.scheduler.images
+        if self.images is None or pool is None:
+            raise AssertionError("the front sends no images to a model that reads none")
+        return self.images, pool
 
     def take_compiled(self) -> list[Compiled | Refused]:
         """Take requests whose grammars are compiled into the waiting rows; returns these, and refusals."""

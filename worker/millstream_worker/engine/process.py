@@ -19,8 +19,10 @@ from millstream_worker.engine.protocol.frames import (
     Add,
     BadFrame,
     Configure,
+    DropImage,
     Found,
     Frame,
+    HoldImage,
     LoadFailed,
     LoadProgress,
     Ready,
@@ -140,6 +142,10 @@ def _take(channel: Channel, engine: Engine[Any], frame: Frame) -> None:
             refused = engine.add(request)
             if refused is not None:
                 channel.send(refused)
+        case HoldImage():
+            engine.hold_image(frame)
+        case DropImage():
+            engine.drop_image(frame)
         case Abort(handles):
             engine.abort(handles)
         case _:

@@ -31,6 +31,7 @@ _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384
 _NOW = (
     ("rows_running", "rows_running", "Rows in the batch"),
     ("rows_waiting", "rows_waiting", "Rows held by the engine, not in the batch"),
+    ("image_bytes", "image_feature_bytes", "Features of images that are held for jobs, or kept for more"),
     ("grammars_waiting", "grammars_waiting", "Requests whose format is being compiled, or waits for that"),
 )
 _TOTALS = (
@@ -40,6 +41,8 @@ _TOTALS = (
     ("prompt_computed_total", "prompt_tokens_computed", "Prompt tokens computed by the model"),
     ("states_saved_total", "state_checkpoints_made", "Checkpoints made of rows' recurrent states"),
     ("states_loaded_total", "state_checkpoints_loaded", "Rows that began at a checkpoint of recurrent state"),
+    ("image_units_total", "image_units_encoded", "Images, or tiles of images, encoded"),
+    ("image_s_total", "image_encode_seconds", "Encoding images"),
     ("drafted_total", "draft_tokens", "Draft tokens verified by speculative decoding"),
     ("accepted_total", "accepted_draft_tokens", "Draft tokens that became output"),
     ("preemptions_total", "preemptions", "Rows preempted, to be computed again"),

@@ -11,6 +11,7 @@ from millstream_worker.engine.assembly.checked_model import load_checked
 from millstream_worker.engine.assembly.chosen_device import choose_device
 from millstream_worker.engine.assembly.engine_grammars import grammars_for
 from millstream_worker.engine.assembly.fitted_memory import fit_memory
+from millstream_worker.engine.assembly.image_reading import load_images
 from millstream_worker.engine.assembly.model_runner import runner_for, step_form
 from millstream_worker.engine.assembly.sampling_choice import choose_sampling
 from millstream_worker.engine.assembly.step_scheduler import describe, scheduler_for
@@ -57,9 +58,12 @@ def _build(
     chooser = choose_sampling(loaded, findings)
     compilation = Compilation(config, loaded, findings, mark)
     compilation.at_start()
-    memory = fit_memory(config, loaded, chooser, records=chosen.records, report=report, mark=mark)
-    info = describe(checkpoint, loaded, memory, report)
-    runner, swap = runner_for(loaded, memory, chooser, report, mark)
+    images = load_images(config, checkpoint, loaded, findings, mark)
+    memory = fit_memory(
+        config, loaded, chooser, images=images.memory, records=chosen.records, report=report, mark=mark
+    )
+    info = describe(checkpoint, loaded, memory, images, report)
+    runner, swap = runner_for(loaded, memory, chooser, images.features, report, mark)
     eager = runner.model.eager
 
     def choose_form() -> None:
@@ -71,7 +75,8 @@ def _build(
 
     choose_form()
     depth = 1 if chosen.gpu else 0  # on the CPU launching computes: nothing runs ahead
-    scheduler = scheduler_for(memory, info, depth, swap)
+    scheduler = scheduler_for(memory, info, images, depth, swap)
     info = replace(info, self_check=", ".join(findings.checks), fallbacks=tuple(findings.fallbacks))
     later = compilation.later(compiled_later)
-    return Engine(scheduler, runner, depth=depth, later=later, grammars=grammars_for(info)), info
+    grammars, store = grammars_for(info), images.features
+    return Engine(scheduler, runner, depth=depth, later=later, grammars=grammars, images=store), info

@@ -38,12 +38,13 @@ def fit_memory(
     loaded: LoadedModel,
     chooser: Chooser,
     *,
+    images: int = 0,
     records: bool,
     report: Callable[[str], None],
     mark: Callable[[], None],
 ) -> FittedMemory:
     """Returns the largest pool beside which as much memory is left as steps need: twice that where they are
-    recorded, as these compute in memory of their own. Raises BadKVMemory."""
+    recorded, as these compute in memory of their own, and `images` bytes. Raises BadKVMemory."""
     device, step_bytes = loaded.device, 0
     block_bytes = bytes_per_block(loaded.layer_specs, config.block_size, loaded.dtype)
     if recurrent := bool(loaded.state_specs):
@@ -65,7 +66,7 @@ def fit_memory(
             report=report,
             mark=mark,
         )
-        aside = step_bytes * (2 if records else 1) + copy_bytes(config, pages, block_bytes)
+        aside = images + step_bytes * (2 if records else 1) + copy_bytes(config, pages, block_bytes)
         if device.type == "cpu" and config.compile_model != "off":
             aside += workspace_bytes(loaded.vocab_size)
         size = pool_bytes(config.kv_memory, block_bytes, device, free=free_bytes(device), aside=aside)

@@ -21,12 +21,15 @@ from millstream_worker.engine.runner.runner import Runner
 from millstream_worker.engine.runner.sampling.chooser import Chooser
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 from millstream_worker.engine.runner.self_check.findings import Findings
+from millstream_worker.engine.runner.vision.image_features import ImageFeatures
+from millstream_worker.engine.runner.vision.image_steps import ImageSteps
 
 
 def runner_for(
     loaded: LoadedModel,
     memory: FittedMemory,
     chooser: Chooser,
+    images: ImageFeatures | None,
     report: Callable[[str], None],
     mark: Callable[[], None],
 ) -> tuple[Runner, HostSwap | None]:
@@ -38,7 +41,8 @@ def runner_for(
     cores = FreeCores(torch.get_num_threads()) if device.type == "cpu" else None
     states = storage_of_states(loaded, config.max_rows, memory.share.places, memory.most_drafts)
     eager = Eager(loaded, storage, sampler.last_tokens, mark, states)
-    return Runner(eager, sampler, mark, swap, cores, states), swap
+    steps = None if images is None else ImageSteps(eager, images)
+    return Runner(eager, sampler, mark, swap, cores, states, steps), swap
 
 
 def step_form(

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 
 from millstream_worker.engine.assembly.fitted_memory import FittedMemory
+from millstream_worker.engine.assembly.image_reading import ImageReading
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
@@ -25,7 +26,11 @@ _SHARING = {  # by backend: on the CPU two rows that share 192 tokens are read f
 
 
 def describe(
-    checkpoint: Checkpoint, loaded: LoadedModel, memory: FittedMemory, report: Callable[[str], None]
+    checkpoint: Checkpoint,
+    loaded: LoadedModel,
+    memory: FittedMemory,
+    images: ImageReading,
+    report: Callable[[str], None],
 ) -> EngineInfo:
     """Returns the facts about an engine, and reports them; without the findings at its start."""
     config = memory.config
@@ -48,6 +53,10 @@ def describe(
         kv_bytes_per_token=block_bytes // config.block_size,
         parameters=loaded.parameters,
         tokenizer=str(checkpoint.tokenizer_folder),
+        images=images.features is not None,
+        no_images=images.reason,
+        image_memory=images.memory,
+        feature_bytes=images.feature_bytes,
     )
     lines = [*loaded.notes, capacity_line(info)]
     if loaded.state_specs:
@@ -57,7 +66,9 @@ def describe(
     return info
 
 
-def scheduler_for(memory: FittedMemory, info: EngineInfo, depth: int, swap: HostSwap | None) -> Scheduler:
+def scheduler_for(
+    memory: FittedMemory, info: EngineInfo, images: ImageReading, depth: int, swap: HostSwap | None
+) -> Scheduler:
     """Returns the scheduler of an engine that has `depth` steps in flight."""
     config = memory.config
     return Scheduler(
@@ -83,5 +94,8 @@ def scheduler_for(memory: FittedMemory, info: EngineInfo, depth: int, swap: Host
             host_blocks_a_step=copied_blocks(config),
             host_block_s=swap.block_seconds() if swap else 0.0,
             state_places=memory.share.places,
-        )
+            image_bytes=info.image_memory,
+            feature_bytes=info.feature_bytes,
+        ),
+        rope=images.rope,
     )

@@ -25,6 +25,8 @@ from millstream_worker.engine.brain.batch.shared_prefixes import SharedPrefixes
 from millstream_worker.engine.brain.cache.blocks import BlockPool
 from millstream_worker.engine.brain.cache.host_pool import HostPool
 from millstream_worker.engine.brain.cache.states import StatePool
+from millstream_worker.engine.brain.images.held_image import ImageKey
+from millstream_worker.engine.brain.images.image_pool import ImagePool
 from millstream_worker.engine.brain.running.admit_rows import admit, displace, priority_to_admit
 from millstream_worker.engine.brain.running.constrained_rows import ConstrainedRows
 from millstream_worker.engine.brain.running.continue_rows import continue_rows
@@ -35,7 +37,7 @@ from millstream_worker.engine.brain.speculation.speculation import Speculation
 from millstream_worker.engine.brain.speculation.text_drafter import Drafter, TextGuesses
 from millstream_worker.engine.brain.statistics import engine_stats
 from millstream_worker.engine.brain.waiting.prefixes import Prefixes
-from millstream_worker.engine.brain.waiting.row_factory import RowFactory
+from millstream_worker.engine.brain.waiting.row_factory import Rope, RowFactory
 from millstream_worker.engine.brain.waiting.waiting_rows import WaitingRows
 from millstream_worker.engine.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.outputs import EngineStats, Refused, Step
@@ -43,11 +45,17 @@ from millstream_worker.engine.protocol.request import EngineRequest
 
 
 class Scheduler:
-    """All times are seconds of one monotonic clock, passed in."""
+    """All times are seconds of one monotonic clock, passed in. `rope`: see RowFactory."""
 
-    def __init__(self, config: SchedulerConfig, drafter: Drafter | None = None) -> None:
+    def __init__(
+        self, config: SchedulerConfig, drafter: Drafter | None = None, rope: Rope | None = None
+    ) -> None:
         self.config = config
-        self._row_factory = RowFactory(config)
+        self.images: ImagePool | None = None
+        if config.feature_bytes:
+            target_s = config.step_time_target_s
+            self.images = ImagePool(config.image_bytes, config.feature_bytes, target_s)
+        self._row_factory = RowFactory(config, self.images, rope)
         host = HostPool(config.host_blocks, config.host_blocks_a_step) if config.host_blocks else None
         pool = BlockPool(config.blocks, host)
         self._batch = Batch(
@@ -57,7 +65,7 @@ class Scheduler:
         self.states: StatePool | None = None
         if config.state_places:
             self.states = StatePool(config.state_places, config.block_size, ends=config.prefix_cache)
-        self._running_rows = RunningRows(pool, self._batch, self._waiting, self.states)
+        self._running_rows = RunningRows(pool, self._batch, self._waiting, self.states, self.images)
         self._step_time = StepTimeModel(config.step_time_target_s, config.max_step_tokens)
         self._sharing = SharedPrefixes(self._batch, config.sharing)
         self._constrained = ConstrainedRows(self._batch, config.vocab_size)
@@ -84,6 +92,10 @@ class Scheduler:
         batch = self._batch
         runs = bool((batch.interactive & (batch.decoding | batch.prefilling)).any())
         return runs or self._waiting.interactive
+
+    def image_key(self, salt: str, digest: bytes) -> ImageKey:
+        """Returns the name of an image among the prompts that may share it."""
+        return salt if self.config.salted else "", digest
 
     def refuse(self, request: EngineRequest) -> Refused | None:
         """Returns the reason why the request can never run; None if it can."""
@@ -139,6 +151,8 @@ class Scheduler:
             return None
         if self.states is not None:
             self.states.begin_plan()
+        if self.images is not None:
+            self.images.begin_plan(waited_for=self._waited_for())
         if (host := self._running_rows.pool.host) is not None:
             host.weigh(self.config.host_block_s, self._step_time.token_s * self.config.block_size)
         displace(self._running_rows, now)
@@ -164,6 +178,8 @@ class Scheduler:
             plan = replace(plan, state_loads=loads, state_saves=saves)
         self._batch.launch(launch.slots, launch.kv_lens, plan.decodes, launch.tokens)
         self._outstanding.append(launch)
+        if self.images is not None:
+            self.images.launched(selection.encodes)
         self._step_time.planned(plan.token_count - plan.decodes, now)
         self._planned += 1
         return plan
@@ -197,13 +213,20 @@ class Scheduler:
         batch, config = self._batch, self.config
         if not config.step_time_target_s or not (self._waiting or batch.prefilling.any()):
             return config.max_step_tokens
-        waited_for = batch.decoding if config.step_time_for_all else batch.decoding & batch.interactive
-        return self._step_time.prompt_tokens() if waited_for.any() else config.max_step_tokens
+        return self._step_time.prompt_tokens() if self._waited_for() else config.max_step_tokens
+
+    def _waited_for(self) -> bool:
+        """True if rows decode whose tokens somebody waits for."""
+        batch = self._batch
+        rows = batch.decoding if self.config.step_time_for_all else batch.decoding & batch.interactive
+        return bool(rows.any())
 
     def settle(self, sampled: Sampled, now: float) -> Step:
         """Apply the samples of the oldest outstanding plan."""
         launch = launched = self._outstanding.popleft()
-        step_s = self._step_time.settled(now)
+        step_s = self._step_time.settled(now, sampled.encode_s)
+        if self.images is not None:
+            self.images.settled(step_s, sampled.encode_s)
         if self._speculation is not None:
             launch, sampled = self._speculation.verify(launch, sampled)
         admitted = [(row.origin.request.handle, cached) for row, cached in launch.admitted if row.lives]

@@ -29,6 +29,8 @@ class SchedulerConfig:
     host_block_s: float = 0.0  # time to copy one back
     state_places: int = 0  # for checkpoints of recurrent state; 0: the model has none
     speculate: str = "off"  # off | auto: draft tokens that pay | always: all that are likely
+    image_bytes: int = 0  # of the features of images
+    feature_bytes: int = 0  # of one of them; 0: the model reads no images
     most_drafts: int = 0  # of a row, in a step; 0: all that are guessed
 
     def __post_init__(self) -> None:

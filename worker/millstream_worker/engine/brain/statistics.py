@@ -9,6 +9,7 @@ from millstream_worker.engine.protocol.outputs import EngineStats
 def engine_stats(running_rows: RunningRows, step_s: float = 0.0, step_tokens: int = 0) -> EngineStats:
     """Current state, and totals since the start; for a settled step, its seconds and tokens."""
     pool, batch, totals = running_rows.pool, running_rows.batch, running_rows.totals
+    images = running_rows.images
     return EngineStats(
         rows_running=batch.occupied - len(running_rows.leaving),
         rows_waiting=len(running_rows.waiting),
@@ -28,6 +29,9 @@ def engine_stats(running_rows: RunningRows, step_s: float = 0.0, step_tokens: in
         swapped_in_total=pool.host.fetched if pool.host else 0,
         states_saved_total=running_rows.states.saved if running_rows.states else 0,
         states_loaded_total=running_rows.states.loaded if running_rows.states else 0,
+        image_units_total=images.encoded if images else 0,
+        image_s_total=images.encode_s if images else 0.0,
+        image_bytes=images.bytes_held if images else 0,
         drafted_total=totals.drafted,
         accepted_total=totals.accepted,
         waste_tokens=batch.room,

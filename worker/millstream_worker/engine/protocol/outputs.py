@@ -55,6 +55,9 @@ class EngineStats(NamedTuple):
     swapped_in_total: int = 0
     states_saved_total: int = 0  # checkpoints of recurrent state made
     states_loaded_total: int = 0  # rows that began at one
+    image_units_total: int = 0  # of images, encoded
+    image_s_total: float = 0.0  # of encoding them
+    image_bytes: int = 0  # of the features of images that are held, or kept for prompts to come
     drafted_total: int = 0  # draft tokens verified
     accepted_total: int = 0  # those of them that became output
     waste_tokens: int = 0  # places in the blocks of the batch that hold nothing: less than one block per row

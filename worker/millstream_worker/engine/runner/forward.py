@@ -79,13 +79,17 @@ class Eager:
 
     def run(self, plan: Plan) -> Tensor:
         self.begin(plan)
-        arrays = [array.astype(np.int64) for array in (plan.tokens, plan.positions, plan.logit_indices)]
+        return self.loaded.heads(plan.head, *self.inputs(plan))
+
+    def inputs(self, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns tokens and positions [T] and wanted places [L] of a step, int64 on the model's device."""
+        arrays = [array.astype(np.int64) for array in (plan.tokens, plan.model_positions, plan.logit_indices)]
         if plan.from_device.any():
             arrays.append(sampled_in(plan))
         tokens, positions, wanted, *sources = together(arrays, self.loaded.device)
         if sources:
             tokens = token_ids(tokens, sources[0], self.last_tokens)
-        return self.loaded.heads(plan.head, tokens, positions, wanted)
+        return tokens, positions, wanted
 
 
 def sampled_in(plan: Plan) -> Int64:

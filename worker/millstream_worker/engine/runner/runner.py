@@ -5,7 +5,7 @@ Reports progress after each layer, after the logits and after sampling.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import torch
@@ -18,6 +18,7 @@ from millstream_worker.engine.runner.kv.host_swap import HostSwap
 from millstream_worker.engine.runner.sampling.sampled_tensors import SampledTensors
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 from millstream_worker.engine.runner.states.state_storage import StateStorage
+from millstream_worker.engine.runner.vision.image_steps import ImageSteps
 
 Mark = Callable[[], None]
 
@@ -28,6 +29,7 @@ class Launched:
 
     plan: Plan
     logits: Tensor | None  # [L, vocabulary]; the next step may use their memory
+    encode_s: float = 0.0  # of the images before the step
     sampled: SampledTensors | Sampled | None = None
 
 
@@ -35,7 +37,7 @@ class Launched:
 class Runner:
     """Steps are settled in the order they were sampled in, at once or later. Between two steps `model` may be
     given another form. `cores`: chooses the number of threads, where steps are computed on the CPU. `states`:
-    of models with recurrent ones."""
+    of models with recurrent ones. `images`: of models that read them."""
 
     model: Forward
     sampler: Sampler
@@ -43,6 +45,7 @@ class Runner:
     swap: HostSwap | None = None
     cores: FreeCores | None = None
     states: StateStorage | None = None
+    images: ImageSteps | None = None
 
     @torch.inference_mode()
     def forward(self, plan: Plan) -> Launched:
@@ -51,6 +54,7 @@ class Runner:
         with _LackOfMemory():
             for load in plan.loads:
                 self.sampler.load(load)
+            encode_s = self.images.encode(plan) if self.images is not None else 0.0
             if self.swap is not None:
                 self.swap.apply(plan)
             if self.states is not None:
@@ -59,13 +63,16 @@ class Runner:
             if self.states is not None:
                 self.states.end(plan)
         self.mark()
-        return Launched(plan, logits)
+        return Launched(plan, logits, encode_s)
 
     def _run(self, plan: Plan) -> Tensor:
+        model: Forward | ImageSteps = self.model
+        if self.images is not None and (plan.images or plan.has_axes):
+            model = self.images
         if self.cores is None:
-            return self.model.run(plan)
+            return model.run(plan)
         self.cores.begin_step()
-        logits = self.model.run(plan)
+        logits = model.run(plan)
         self.cores.end_step()
         return logits
 
@@ -83,7 +90,7 @@ class Runner:
         with _LackOfMemory():
             sampled = self.sampler.collect(launched.sampled)
         self.mark()
-        return sampled
+        return replace(sampled, encode_s=launched.encode_s) if launched.encode_s else sampled
 
 
 class _LackOfMemory:

@@ -33,6 +33,9 @@ class Batch:
         self.random = np.zeros(max_rows, np.bool_)  # its samples depend on noise
         self.constrained = np.zeros(max_rows, np.bool_)  # by a grammar, or limits of tokens
         self.prompt_len = np.zeros(max_rows, np.int32)
+        self.rope_offset = np.zeros(
+            max_rows, np.int32
+        )  # of positions behind the prompt, for the model's RoPE
         self.computed = np.zeros(max_rows, np.int32)
         self.scheduled = np.zeros(max_rows, np.int32)
         self.known = np.zeros(max_rows, np.int32)
@@ -61,6 +64,7 @@ class Batch:
         self.random[slot] = row.origin.request.sampling.temperature > 0
         self.constrained[slot] = row.matcher is not None
         self.prompt_len[slot] = len(row.origin.prompt)
+        self.rope_offset[slot] = row.origin.rope.offset if row.origin.rope else 0
         self.known[slot] = row.known
         self.computed[slot] = self.scheduled[slot] = len(cached) * self.block_size
         self.room -= len(cached) * self.block_size

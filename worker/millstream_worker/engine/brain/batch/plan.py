@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from millstream_worker.engine.brain.images.held_image import ImageKey
 from millstream_worker.engine.protocol.request import SamplingSpec
 
 Int32 = NDArray[np.int32]
@@ -42,6 +43,16 @@ class RowLoad:
     sampling: SamplingSpec
     prompt: tuple[int, ...]
     output: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePiece:
+    """Features of an image, from `feature` on, that stand at packed places of the step, from `place` on."""
+
+    key: ImageKey
+    place: int
+    feature: int
+    count: int
 
 
 def _none() -> Int32:
@@ -84,11 +95,26 @@ class Plan:
     state_loads: Int32 = field(default_factory=lambda: np.empty((0, 2), np.int32))
     # after it, [M, 2] slot, place
     state_saves: Int32 = field(default_factory=lambda: np.empty((0, 2), np.int32))
+    encodes: tuple[tuple[ImageKey, int], ...] = ()  # units of images to encode before the step
+    # [A, T] positions that the model's RoPE takes, where they are others than `positions`: of several axes in
+    # images; one axis where all are equal
+    rope_positions: Int32 | None = None
+    images: tuple[ImagePiece, ...] = ()  # whose features stand in the place of the tokens' embeddings
     head: str = LOGITS  # that answers for the hidden states at logit_indices
 
     @property
     def token_count(self) -> int:
         return len(self.tokens)
+
+    @property
+    def has_axes(self) -> bool:
+        """True if the positions of the model's RoPE have several axes."""
+        return self.rope_positions is not None and len(self.rope_positions) > 1
+
+    @property
+    def model_positions(self) -> Int32:
+        """Returns the positions [T] of the model's RoPE, of one axis."""
+        return self.positions if self.rope_positions is None else self.rope_positions[0]
 
 
 def packed_plan(
@@ -145,6 +171,7 @@ class Sampled:
     tokens: Int32  # [L]
     logprobs: dict[int, SampledLogprobs]  # by index into L, only for rows that requested them
     non_finite: tuple[int, ...] = ()  # indices into L without finite logits: their tokens are meaningless
+    encode_s: float = 0.0  # of the step: seconds of encoding images before it
 
     def logprobs_without(self, dropped: Sequence[int]) -> list[tuple[int, float, list[int], list[float]]]:
         """Logprobs of the samples that were not dropped (ascending indices), in order, with their new

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from millstream_worker.engine.brain.batch.batch import Batch, blocks_for
 from millstream_worker.engine.brain.batch.noise import uniform
-from millstream_worker.engine.brain.batch.plan import Int32, Plan, RowLoad
+from millstream_worker.engine.brain.batch.plan import ImagePiece, Int32, Plan, RowLoad
 from millstream_worker.engine.brain.batch.rows import Row
 from millstream_worker.engine.brain.batch.shared_prefixes import SharedPrefixes, spread
+from millstream_worker.engine.brain.images.encode_choice import EncodeChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Selection:
         default_factory=list
     )  # first row of its request, cached prompt tokens
     drafts: Drafts | None = None
+    encodes: EncodeChoice = field(default_factory=EncodeChoice)  # units of images that its chunks need
 
     def __bool__(self) -> bool:
         return len(self.decodes) > 0 or len(self.chunks) > 0
@@ -137,6 +139,9 @@ def build_plan(step: int, batch: Batch, selection: Selection, sharing: SharedPre
         prefix_group_lens=groups.lens,
         prefix_group_starts=groups.starts,
         prefix_group_segments=groups.segments,
+        rope_positions=_rope_positions(batch, packed, selection.chunks, positions),
+        encodes=tuple((image.key, unit) for image, unit in selection.encodes.chosen),
+        images=_images(batch, packed.query_starts[len(decodes.slots) :], selection.chunks),
     )
     rows = batch.at(packed.sample_slots)
     launch = Launch(
@@ -229,6 +234,33 @@ def _inputs(batch: Batch, decodes: _Decodes, chunks: list[Chunk]) -> tuple[Int32
     from_device = np.zeros(len(packed), np.bool_)
     from_device[: len(decodes.on_device)] = decodes.on_device
     return packed, from_device
+
+
+def _rope_positions(batch: Batch, packed: _Segments, chunks: list[Chunk], positions: Int32) -> Int32 | None:
+    """Returns [A, T] the positions that the model's RoPE takes; None where they are `positions`."""
+    offsets = batch.rope_offset[packed.slots]
+    ropes = [chunk.row.origin.rope for chunk in chunks]
+    if not (offsets.any() or any(ropes)):
+        return None
+    axes = max((len(rope.axes) for rope in ropes if rope is not None), default=1)
+    found = np.tile(positions + np.repeat(offsets, packed.query_lens), (axes, 1))
+    starts = packed.query_starts[len(packed.slots) - len(chunks) :].tolist()
+    for start, chunk, rope in zip(starts, chunks, ropes, strict=False):
+        if rope is not None:
+            own = rope.axes[:, int(batch.scheduled[chunk.row.slot]) :][:, : chunk.tokens]
+            found[:, start : start + own.shape[1]] = own
+    return found if (found != found[0]).any() else found[:1]
+
+
+def _images(batch: Batch, starts: Int32, chunks: list[Chunk]) -> tuple[ImagePiece, ...]:
+    """Returns the features in the chunks, whose packed places begin at `starts`."""
+    found = []
+    for start, chunk in zip(starts.tolist(), chunks, strict=False):
+        begin = int(batch.scheduled[chunk.row.slot])
+        for placed in chunk.row.origin.images:
+            for place, feature, count in placed.pieces(begin, begin + chunk.tokens):
+                found.append(ImagePiece(placed.image.key, start + place - begin, feature, count))
+    return tuple(found)
 
 
 def _places(batch: Batch, packed: _Segments) -> tuple[Int32, NDArray[np.int64]]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from millstream_worker.engine.brain.batch.plan import Int32
 from millstream_worker.engine.brain.cache.block_hash import extend_chain
+from millstream_worker.engine.brain.images.held_image import PlacedImage, RopePositions
 from millstream_worker.engine.grammars.limited_matcher import RowMatcher
 from millstream_worker.engine.protocol.request import EngineRequest
 
@@ -47,6 +48,9 @@ class Origin:
     prompt: Int32
     root: bytes  # root of the hash chain
     chain: list[bytes]  # hashes of the prompt's full blocks
+    images: tuple[PlacedImage, ...] = ()
+    rope: RopePositions | None = None  # where its images have positions of several axes
+    in_blocks: dict[int, bytes] = field(default_factory=dict)  # what images add to the chain, by block
     entered: bool = False  # one of its rows has been in the batch
 
 
@@ -105,7 +109,7 @@ class Row:
         """Returns its hash chain, for at least `blocks` blocks; all their tokens are known."""
         if len(self.chain) < blocks:
             fresh = self.tokens(len(self.chain) * block_size, blocks * block_size)
-            extend_chain(self.chain, self.origin.root, fresh, block_size)
+            extend_chain(self.chain, self.origin.root, fresh, block_size, self.origin.in_blocks)
         return self.chain
 
     @property

@@ -16,7 +16,8 @@ MOST_PASSED = 64  # rows in a step: to look at one takes up to 0.1 ms, with a lo
 def admit(running_rows: RunningRows, selection: Selection, now: float) -> None:
     """Admit rows in order until one does not fit, while the selection has budget: the rows behind it must
     wait, or they would keep it out for ever. Those that a running row is about to make a checkpoint for are
-    passed over until it is there, or that row is gone.
+    passed over until it is there, or that row is gone; those that begin with an image while the step encodes
+    no more, until one does.
     """
     batch, waiting = running_rows.batch, running_rows.waiting
     if not selection.budget or not batch.free_slots:
@@ -24,7 +25,8 @@ def admit(running_rows: RunningRows, selection: Selection, now: float) -> None:
     passed = 0
     for row in waiting.order(now):
         cached = running_rows.cached_blocks(row)
-        if running_rows.awaits_state(row, cached):
+        begins = selection.encodes.may_begin(row.origin.images, len(cached) * batch.block_size)
+        if not begins or running_rows.awaits_state(row, cached):
             passed += 1
             if passed > MOST_PASSED:
                 break
@@ -34,9 +36,10 @@ def admit(running_rows: RunningRows, selection: Selection, now: float) -> None:
             break
         running_rows.enter(row, cached, now)
         _introduce(running_rows, row, len(row.blocks) * batch.block_size, selection)
-        chunk = running_rows.next_chunk(row, selection.budget)
-        running_rows.prefill(chunk)
-        selection.add(chunk)
+        chunk = running_rows.next_chunk(row, selection.budget, selection.encodes)
+        if chunk.tokens:  # else blocks out of host memory lead up to a later image
+            running_rows.prefill(chunk)
+            selection.add(chunk)
         if not selection.budget or not batch.free_slots:
             break
     waiting.restore_passed()

@@ -50,11 +50,14 @@ def _wanted(running_rows: RunningRows, max_step_tokens: int, prompt_tokens: int,
     """
     batch = running_rows.batch
     decodes = batch.decodes()
-    selection = Selection(decodes, min(max_step_tokens - len(decodes), prompt_tokens))
+    budget = min(max_step_tokens - len(decodes), prompt_tokens)
+    selection = Selection(decodes, budget, encodes=running_rows.encodes())
     for row in sorted(batch.at(batch.prefilling.nonzero()[0]), key=attrgetter("rank")):
         kept = selection.budget // 2 if row.priority > joining else 0
         if selection.budget:
-            selection.add(running_rows.next_chunk(row, selection.budget - kept))
+            chunk = running_rows.next_chunk(row, selection.budget - kept, selection.encodes)
+            if chunk.tokens:
+                selection.add(chunk)
     return selection
 
 
@@ -72,7 +75,8 @@ def _shortened(batch: Batch, selection: Selection, free: int) -> Selection:
     """The part of a selection that fits the free blocks, by rank; the other rows skip the step."""
     opening = sorted(batch.at(_starts_block(batch, selection.decodes)), key=attrgetter("rank"))
     denied = np.array([row.slot for row in opening[free:]], np.intp)
-    short = Selection(np.setdiff1d(selection.decodes, denied), selection.budget)
+    left = np.setdiff1d(selection.decodes, denied)
+    short = Selection(left, selection.budget, encodes=selection.encodes)
     free -= len(opening) - len(denied)
     for chunk in selection.chunks:
         held = (len(chunk.row.blocks) + free) * batch.block_size - int(batch.scheduled[chunk.row.slot])

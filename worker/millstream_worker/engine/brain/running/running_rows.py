@@ -13,6 +13,8 @@ from millstream_worker.engine.brain.batch.planner import Chunk
 from millstream_worker.engine.brain.batch.rows import Origin, Row, RowState
 from millstream_worker.engine.brain.cache.blocks import BlockPool
 from millstream_worker.engine.brain.cache.states import StatePool
+from millstream_worker.engine.brain.images.encode_choice import EncodeChoice
+from millstream_worker.engine.brain.images.image_pool import ImagePool
 from millstream_worker.engine.brain.waiting.waiting_rows import WaitingRows
 
 
@@ -33,13 +35,20 @@ class Totals:
 
 
 class RunningRows:
-    """`states`: of models that keep a recurrent state beside keys and values."""
+    """`states`: of models that keep a recurrent state beside keys and values; `images`: of models that read
+    them."""
 
     def __init__(
-        self, pool: BlockPool, batch: Batch, waiting: WaitingRows, states: StatePool | None = None
+        self,
+        pool: BlockPool,
+        batch: Batch,
+        waiting: WaitingRows,
+        states: StatePool | None = None,
+        images: ImagePool | None = None,
     ) -> None:
         self.pool = pool
         self.states = states
+        self.images = images
         self.batch = batch
         self.waiting = waiting
         self.totals = Totals()
@@ -59,6 +68,10 @@ class RunningRows:
         found = self.pool.match(chain, most)
         return found if self.states is None else found[: self.states.depth(chain, len(found))]
 
+    def encodes(self) -> EncodeChoice:
+        """Returns a choice of the units of images that the next step encodes."""
+        return EncodeChoice() if self.images is None else self.images.choice()
+
     def awaits_state(self, row: Row, cached: list[int]) -> bool:
         """True if a running row is about to make a checkpoint from which this one would start."""
         if self.states is None:
@@ -67,10 +80,13 @@ class RunningRows:
         chain = row.hash_blocks(most, self.batch.block_size)[:most]
         return self.states.awaited(chain, len(cached), row.priority)
 
-    def next_chunk(self, row: Row, most: int) -> Chunk:
-        """Returns the next known tokens of a row, at most `most`: up to where it is to make a checkpoint."""
+    def next_chunk(self, row: Row, most: int, encodes: EncodeChoice) -> Chunk:
+        """Returns the next known tokens of a row, at most `most`: up to where it is to make a checkpoint, and
+        to the first feature of an image that the step cannot have, which may be none."""
         tokens = min(self.batch.unscheduled(row), most)
-        if self.states is not None:
+        if row.origin.images:
+            tokens = encodes.fitting(row.origin.images, int(self.batch.scheduled[row.slot]), tokens)
+        if tokens and self.states is not None:
             tokens = self.states.next_tokens(row, int(self.batch.scheduled[row.slot]), tokens)
         return Chunk(row, tokens)
 

@@ -39,10 +39,12 @@ class StepTimeModel:
     def planned(self, tokens: int, now: float) -> None:
         self._planned.append((now, tokens))
 
-    def settled(self, now: float) -> float:
-        """The oldest planned step is settled; returns its seconds. The device has one after the other."""
+    def settled(self, now: float, aside_s: float = 0.0) -> float:
+        """The oldest planned step is settled; returns its seconds. The device has one after the other. Of
+        these, `aside_s` had nothing to do with its tokens."""
         planned_at, tokens = self._planned.popleft()
         seconds = step_s = now - max(planned_at, self._settled_at)
+        seconds = max(0.0, seconds - aside_s)
         self._settled_at = now
         self._steps += 1
         weight = max(_WEIGHT, 1 / self._steps)

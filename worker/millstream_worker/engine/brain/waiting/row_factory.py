@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 
 import numpy as np
+from numpy.typing import NDArray
 
 from millstream_worker.engine.brain.batch.rows import Origin, Row
 from millstream_worker.engine.brain.cache.block_hash import extend_chain, root_hash
+from millstream_worker.engine.brain.images.held_image import PlacedImage, RopePositions
+from millstream_worker.engine.brain.images.image_pool import ImagePool
 from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.grammars.limited_matcher import LimitedMatcher
 from millstream_worker.engine.grammars.matcher import Matcher
@@ -16,10 +19,19 @@ from millstream_worker.engine.grammars.token_limits import TokenLimits
 from millstream_worker.engine.protocol.outputs import Refused
 from millstream_worker.engine.protocol.request import EngineRequest
 
+Rope = Callable[[NDArray[np.int32], Sequence[PlacedImage]], RopePositions]
+
 
 class RowFactory:
-    def __init__(self, config: SchedulerConfig) -> None:
+    """`images`: those that prompts may have; None: the model reads none. `rope`: returns the positions of a
+    prompt with images, for a model whose RoPE has several axes."""
+
+    def __init__(
+        self, config: SchedulerConfig, images: ImagePool | None = None, rope: Rope | None = None
+    ) -> None:
         self._config = config
+        self._images = images
+        self._rope = rope
         self._capacity = config.blocks * config.block_size  # tokens that the pool holds
         self._numbers = count()
 
@@ -38,6 +50,10 @@ class RowFactory:
         if request.max_tokens < 1:
             problem = f"must be at least 1 (got {request.max_tokens})"
             return Refused(request.handle, "max_tokens", problem)
+        if request.images and (
+            self._images is None or self._images.missing(self._salt(request), request.images)
+        ):
+            return Refused(request.handle, "messages", "an image of its messages has not come here")
         if prompt < self.longest:
             return None
         if self._config.context_length <= self._capacity:
@@ -52,15 +68,25 @@ class RowFactory:
     def rows(self, request: EngineRequest, matchers: Mapping[int, Matcher] | None = None) -> list[Row]:
         """A row for each choice that has not ended in an earlier attempt; `matchers`: by choice."""
         prompt = np.array(request.prompt, dtype=np.int32)
-        salt = request.salt if self._config.salted else ""
+        salt = self._salt(request)
         scopes = (salt,) if self._config.prefix_cache else (salt, str(request.handle))
         origin = Origin(request, prompt, root_hash(self._config.hash_seed, *scopes), [])
-        extend_chain(origin.chain, origin.root, prompt, self._config.block_size)
+        if self._images is not None and request.images:
+            origin.images = self._images.placed(salt, request.images)
+            for placed in origin.images:
+                block, within = divmod(placed.first, self._config.block_size)
+                added = within.to_bytes(4, "little") + placed.image.key[1]
+                origin.in_blocks[block] = origin.in_blocks.get(block, b"") + added
+            origin.rope = self._rope(prompt, origin.images) if self._rope else None
+        extend_chain(origin.chain, origin.root, prompt, self._config.block_size, origin.in_blocks)
         limits = (
             TokenLimits(request.limits, request.sampling, self._config.vocab_size) if request.limits else None
         )
         left = [choice for choice in range(request.choices) if choice not in request.done]
         return [self._row(origin, choice, (matchers or {}).get(choice), limits) for choice in left]
+
+    def _salt(self, request: EngineRequest) -> str:
+        return request.salt if self._config.salted else ""
 
     def _row(self, origin: Origin, choice: int, matcher: Matcher | None, limits: TokenLimits | None) -> Row:
         request = origin.request

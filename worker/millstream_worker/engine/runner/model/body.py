@@ -40,15 +40,21 @@ class Body:
 
     def __call__(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Returns hidden states [T, width] of a packed step: tokens and positions [T], int64."""
+        return self._states(tokens[None], positions, {})
 
+    def of_embeddings(self, embeddings: Tensor, positions: Tensor) -> Tensor:
+        """Returns hidden states [T, width] of what stands for a step's tokens: embeddings [T, size]."""
+        return self._states(None, positions, {"inputs_embeds": embeddings[None]})
+
+    def _states(self, tokens: Tensor | None, positions: Tensor, more: dict[str, Tensor]) -> Tensor:
         def own(arg: Any) -> Any:
             if arg is Argument.TOKENS:
-                return tokens[None]
+                return tokens
             if arg is Argument.WANTED:  # all: which of them the head is asked for is its own affair
-                return torch.arange(len(tokens), device=tokens.device)
+                return torch.arange(len(positions), device=positions.device)
             return positions[None] if arg is Argument.POSITIONS else arg
 
         call = self.call
-        options = {name: own(option) for name, option in call.options.items()}
+        options = {name: own(option) for name, option in call.options.items()} | more
         hidden: Tensor = call.module(*map(own, call.args), **options).last_hidden_state[0]
         return hidden

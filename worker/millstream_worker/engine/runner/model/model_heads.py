@@ -50,6 +50,12 @@ class ModelHeads:
             return self._functions[name](tokens, positions, wanted)
         return compiled(_padded(tokens), _padded(positions), _padded(wanted))[: len(wanted)]
 
+    @torch.inference_mode()
+    def of_embeddings(self, name: str, embeddings: Tensor, positions: Tensor, wanted: Tensor) -> Tensor:
+        """As a call, with embeddings [T, size] instead of tokens; never compiled. The model can be cut."""
+        assert self.body is not None, f"the model cannot be cut: {self.uncut}"
+        return self.heads[name](self.body.of_embeddings(embeddings, positions), wanted)
+
     def compile(self, compiler: Callable[[Function], Function]) -> None:
         """From now on compute what `compiler` makes of body and head together."""
         self._compiled = {name: compiler(function) for name, function in self._functions.items()}

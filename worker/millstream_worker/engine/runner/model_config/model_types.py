@@ -39,6 +39,14 @@ HALVES = frozenset((
     "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "smolvlm",
 ))  # fmt: skip
 
+# Of these, types whose images the tests have compared with transformers' own generation: the axis of the
+# pixels along which an image is cut into units, each encoded by itself; None: it is one.
+IMAGE_UNITS: dict[str, int | None] = {
+    "glm_ocr": None, "granite_docling": 1, "hunyuan_vl": None, "idefics3": 1, "internvl": 0,
+    "lighton_ocr": None, "mistral3": None, "paddleocr_vl": None, "qwen2_5_vl": None, "qwen2_vl": None,
+    "qwen3_vl": None, "smolvlm": 1,
+}  # fmt: skip
+
 # Of these, types that transformers does not know: the field of config.json with a text type that it knows.
 FOREIGN = {"internvl_chat": "llm_config"}
 

@@ -160,7 +160,7 @@ class CpuReplay:
         head answers for none of these: they may be any numbers."""
         tokens, logits = plan.token_count, len(plan.logit_indices)
         self.eager.begin(plan)
-        step.tokens[:tokens], step.positions[:tokens] = plan.tokens, plan.positions
+        step.tokens[:tokens], step.positions[:tokens] = plan.tokens, plan.model_positions
         step.wanted[:logits] = plan.logit_indices
         step.wanted[logits:] = plan.logit_indices[-1] if logits else 0
 
@@ -208,7 +208,7 @@ class CpuReplay:
     def _recorded(self, plan: Plan, size: tuple[int, int]) -> RecordedStep:
         """Returns the recording. What is missing of its size repeats what there is."""
         tokens, positions = (
-            np.resize(array, size[0]).astype(np.int64) for array in (plan.tokens, plan.positions)
+            np.resize(array, size[0]).astype(np.int64) for array in (plan.tokens, plan.model_positions)
         )
         wanted = np.resize(plan.logit_indices, size[1]).astype(np.int64)
         inputs = torch.from_numpy(tokens), torch.from_numpy(positions), torch.from_numpy(wanted)

@@ -183,6 +183,6 @@ def _inputs_of(plan: Plan) -> dict[str, NDArray[Any]]:
     return {
         "tokens": plan.tokens,
         "sources": sampled_in(plan),
-        "positions": plan.positions,
+        "positions": plan.model_positions,
         "wanted": plan.logit_indices,
     }

@@ -1,0 +1,122 @@
+"""Answers about images are those of transformers' own generation, however the engine cuts the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.engine.pages import TOKENS, AnsweredPages, drop, hold, likeliest
+from support.engine.whole_engine import answers, engine_on, run
+from support.models.vision_types import VISION_TYPES
+
+Answered = Callable[[str], AnsweredPages]
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # glm46v's own
+_FAST = ("idefics3", "lighton_ocr", "qwen3_vl")  # tiles, lines of features; several axes with deep features
+
+
+def _of(kind: str, *, slow: bool = True) -> object:
+    group = pytest.mark.xdist_group(f"images_{kind}")  # generation is asked once
+    return pytest.param(kind, marks=[group, pytest.mark.slow] if slow or kind not in _FAST else group)
+
+
+kinds = pytest.mark.parametrize("kind", [_of(kind, slow=False) for kind in VISION_TYPES])
+slow_kinds = pytest.mark.parametrize("kind", [_of(kind) for kind in VISION_TYPES])
+
+
+def _engine(answered: AnsweredPages, **changes: Any) -> Any:
+    fields = {"kv_memory": "64MiB", "block_size": 16, "max_rows": 8, "max_step_tokens": 4096} | changes
+    told: list[str] = []
+    engine = engine_on("cpu", answered.checkpoint.folder, told.append, **fields)
+    assert engine.images is not None, told
+    return engine
+
+
+def _check(answered: AnsweredPages, engine: Any, handle: int = 10, **fields: Any) -> None:
+    requests = [one.request(handle + at, TOKENS, **fields) for at, one in enumerate(answered.pages)]
+    found = run(engine, requests)
+    for request, one, expected in zip(requests, answered.pages, answered.expected, strict=True):
+        assert found[request.handle] == expected, one.name
+
+
+@kinds
+def test_answers_are_those_of_generate(kind: str, answered: Answered) -> None:
+    known = answered(kind)
+    engine = _engine(known)
+    hold(engine, known.pages)
+    _check(known, engine)
+    encoded = engine.scheduler.images.encoded
+    _check(known, engine, 100)  # from the prefix cache
+    assert engine.scheduler.images.encoded == encoded
+
+
+@slow_kinds
+def test_chunks_cut_images(kind: str, answered: Answered) -> None:
+    known = answered(kind)
+    engine = _engine(known, max_step_tokens=7, max_rows=2)
+    hold(engine, known.pages)
+    _check(known, engine)
+
+
+@slow_kinds
+def test_log_probabilities_are_equal(kind: str, answered: Answered) -> None:
+    known = answered(kind)
+    engine = _engine(known, max_step_tokens=40)
+    hold(engine, known.pages)
+    logs = known.pages[0].request(0, 1).sampling.__class__(temperature=0.0, top_logprobs=20)
+    found = answers(engine, [one.request(at, 1, sampling=logs) for at, one in enumerate(known.pages)])
+    for at, one in enumerate(known.pages):
+        expected = likeliest(known.checkpoint, one, 20).tolist()
+        assert found.logprobs[at][0][1:] == pytest.approx(expected, abs=1e-4), one.name
+
+
+@slow_kinds
+def test_a_small_pool_preempts_rows_with_images(kind: str, answered: Answered) -> None:
+    known = answered(kind)
+    longest = max(len(one.ids) for one in known.pages) + TOKENS
+    row = 3 * 2 * 2 * 16 * 4  # layers, keys and values, heads, head_dim, bytes
+    room = (longest * 3 // 2 // 16 + 2) * 16 * row
+    engine = _engine(known, max_step_tokens=64, kv_memory=str(room))
+    hold(engine, known.pages)
+    _check(known, engine)
+
+
+@slow_kinds
+def test_resumed_rows_go_on(kind: str, answered: Answered) -> None:
+    known = answered(kind)
+    engine = _engine(known, max_step_tokens=24)
+    hold(engine, known.pages)
+    for at, (one, expected) in enumerate(zip(known.pages, known.expected, strict=True)):
+        request = one.request(at, TOKENS, outputs=(tuple(expected[:5]),))
+        assert run(engine, [request])[at] == expected[5:], one.name
+
+
+@pytest.mark.xdist_group("images_idefics3")
+@pytest.mark.parametrize("options", [{"attention": "native"}, {"speculate": "always"}], ids=str)
+def test_other_forms_answer_the_same(options: dict[str, str], answered: Answered) -> None:
+    known = answered("idefics3")
+    engine = _engine(known, max_step_tokens=50, **options)
+    hold(engine, known.pages)
+    _check(known, engine)
+
+
+@pytest.mark.xdist_group("images_idefics3")
+def test_answers_depend_on_the_image(answered: Answered) -> None:
+    expected = answered("idefics3").expected
+    assert expected[1] != expected[2] != expected[3]
+
+
+@pytest.mark.xdist_group("images_idefics3")
+def test_dropped_images_are_found_again(answered: Answered) -> None:
+    known = answered("idefics3")
+    engine = _engine(known, prefix_cache=False)
+    for handle in (10, 100):
+        hold(engine, known.pages)
+        _check(known, engine, handle)
+        drop(engine, known.pages)
+    units = sum(engine.images.tower.units(prepared.arrays) for prepared in _different(known))
+    assert engine.scheduler.images.encoded == units
+
+
+def _different(known: AnsweredPages) -> list[Any]:
+    return list({span.digest: prepared for one in known.pages for span, prepared in one.images}.values())

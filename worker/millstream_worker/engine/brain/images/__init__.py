@@ -1,0 +1,1 @@
+"""Images in prompts: where their features stand, and when they are encoded."""
