@@ -13,7 +13,7 @@ from PIL import Image
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.frames import DropImage, HoldImage
 from millstream_worker.engine.protocol.request import EngineRequest, ImageSpan, SamplingSpec
-from millstream_worker.engine.runner.self_check.image_check import arrays_of
+from millstream_worker.engine.runner.vision.image_check import arrays_of
 from millstream_worker.images.processor import ImageProcessor, PreparedImage
 from support.models.vision_checkpoints import VisionCheckpoint, picture
 

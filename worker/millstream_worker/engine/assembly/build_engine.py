@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,7 +12,7 @@ from millstream_worker.engine.assembly.checked_model import load_checked
 from millstream_worker.engine.assembly.chosen_device import choose_device
 from millstream_worker.engine.assembly.engine_grammars import grammars_for
 from millstream_worker.engine.assembly.fitted_memory import fit_memory
-from millstream_worker.engine.assembly.image_reading import load_images
+from millstream_worker.engine.assembly.image_reader import load_images
 from millstream_worker.engine.assembly.model_runner import runner_for, step_form
 from millstream_worker.engine.assembly.sampling_choice import choose_sampling
 from millstream_worker.engine.assembly.step_scheduler import describe, scheduler_for
@@ -21,8 +22,10 @@ from millstream_worker.engine.process import CannotLoad, Report
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.runner.checkpoint.checkpoint import Checkpoint, CheckpointError, resolve
 from millstream_worker.engine.runner.model_config.support import UnsupportedModel
-from millstream_worker.engine.runner.runner import Launched
 from millstream_worker.engine.runner.self_check.findings import Findings
+
+if TYPE_CHECKING:
+    from millstream_worker.engine.runner.runner import Launched
 
 
 def build(
@@ -63,7 +66,7 @@ def _build(
         config, loaded, chooser, images=images.memory, records=chosen.records, report=report, mark=mark
     )
     info = describe(checkpoint, loaded, memory, images, report)
-    runner, swap = runner_for(loaded, memory, chooser, images.features, report, mark)
+    runner, swap = runner_for(loaded, memory, chooser, images, report, mark)
     eager = runner.model.eager
 
     def choose_form() -> None:

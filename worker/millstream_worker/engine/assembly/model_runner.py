@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,15 +22,16 @@ from millstream_worker.engine.runner.runner import Runner
 from millstream_worker.engine.runner.sampling.chooser import Chooser
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 from millstream_worker.engine.runner.self_check.findings import Findings
-from millstream_worker.engine.runner.vision.image_features import ImageFeatures
-from millstream_worker.engine.runner.vision.image_steps import ImageSteps
+
+if TYPE_CHECKING:
+    from millstream_worker.engine.assembly.image_reader import ImageReader
 
 
 def runner_for(
     loaded: LoadedModel,
     memory: FittedMemory,
     chooser: Chooser,
-    images: ImageFeatures | None,
+    images: ImageReader,
     report: Callable[[str], None],
     mark: Callable[[], None],
 ) -> tuple[Runner, HostSwap | None]:
@@ -41,8 +43,7 @@ def runner_for(
     cores = FreeCores(torch.get_num_threads()) if device.type == "cpu" else None
     states = storage_of_states(loaded, config.max_rows, memory.share.places, memory.most_drafts)
     eager = Eager(loaded, storage, sampler.last_tokens, mark, states)
-    steps = None if images is None else ImageSteps(eager, images)
-    return Runner(eager, sampler, mark, swap, cores, states, steps), swap
+    return Runner(eager, sampler, mark, swap, cores, states, images.steps(eager)), swap
 
 
 def step_form(

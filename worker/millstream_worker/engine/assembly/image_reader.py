@@ -5,34 +5,42 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from millstream_worker.engine.brain.waiting.row_factory import Rope
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.sizes import size_bytes
-from millstream_worker.engine.runner.checkpoint.checkpoint import Checkpoint
-from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.model_config.config_file import load_config
 from millstream_worker.engine.runner.model_config.model_types import HALVES, IMAGE_UNITS
 from millstream_worker.engine.runner.model_config.support import UnsupportedModel
 from millstream_worker.engine.runner.self_check.deviation import Mismatch
 from millstream_worker.engine.runner.self_check.findings import Findings, short
-from millstream_worker.engine.runner.self_check.image_check import check_images
+from millstream_worker.engine.runner.vision.image_check import check_images
 from millstream_worker.engine.runner.vision.image_features import ImageFeatures
-from millstream_worker.engine.runner.vision.image_steps import ROTARY
+from millstream_worker.engine.runner.vision.image_steps import ROTARY, ImageSteps
 from millstream_worker.engine.runner.vision.tower import load_tower
 from millstream_worker.images.processor import ImageProcessor, ImagesUnsupported
+
+if TYPE_CHECKING:
+    from millstream_worker.engine.brain.waiting.row_factory import Rope
+    from millstream_worker.engine.runner.checkpoint.checkpoint import Checkpoint
+    from millstream_worker.engine.runner.forward import Eager
+    from millstream_worker.engine.runner.model.load import LoadedModel
 
 _MEMORY = {"cpu": 512 * 2**20, "cuda": 2 * 2**30}  # bytes, by the kind of device
 
 
 @dataclass(frozen=True, slots=True)
-class ImageReading:
+class ImageReader:
     """`features`: None where no images are read; `reason`: why, if the model could read some. `memory`: bytes
     of images at a time."""
 
     features: ImageFeatures | None = None
     reason: str = ""
     memory: int = 0
+
+    def steps(self, eager: Eager) -> ImageSteps | None:
+        """Returns what computes the steps in which images stand; None where no images are read."""
+        return None if self.features is None else ImageSteps(eager, self.features)
 
     @property
     def rope(self) -> Rope | None:
@@ -53,18 +61,18 @@ def load_images(
     loaded: LoadedModel,
     findings: Findings,
     mark: Callable[[], None],
-) -> ImageReading:
+) -> ImageReader:
     """Returns the reader of a model's images. Raises ValueError for an `image_memory` that is no size."""
     folder = str(checkpoint.folder)
     kind = load_config(folder).model_type
     if kind not in HALVES:
-        return ImageReading()
+        return ImageReader()
     try:
         features = _read(config, folder, kind, loaded, findings, mark)
     except (_NotRead, ImagesUnsupported, UnsupportedModel, Mismatch) as error:
         reason = short(error) if isinstance(error, Mismatch) else str(error)
         findings.fall_back(f"{kind} serves text only here: {reason}")
-        return ImageReading(reason=f"{kind} serves text only here: {reason}")
+        return ImageReader(reason=f"{kind} serves text only here: {reason}")
     memory = _MEMORY[loaded.device.type]
     if config.image_memory != "auto":
         given = size_bytes(config.image_memory)
@@ -72,7 +80,7 @@ def load_images(
             raise ValueError(f"image_memory {config.image_memory!r} is no size, such as '512MiB'")
         memory = given
     findings.report(f"images: {kind}, {memory / 2**20:,.0f} MiB for those of jobs under way")
-    return ImageReading(features, memory=memory)
+    return ImageReader(features, memory=memory)
 
 
 class _NotRead(Exception):
