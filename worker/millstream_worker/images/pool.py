@@ -50,9 +50,8 @@ class _Gone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """`processes`: that work at a time. `timeout_s`: for one image."""
+    """Of one image."""
 
-    processes: int
     timeout_s: float
     most_pixels: int
 
@@ -163,19 +162,18 @@ class _Nursery:
 
 @dataclass(slots=True, eq=False)
 class ImagePool:
-    """`died` is called for each child that died or was killed over its image."""
+    """`died` is called for each child that died or was killed over its image; `size`: number of images that
+    are prepared at a time.
+    """
 
     limits: PoolLimits
     options: str = ""  # of the image processor, as JSON
     died: Callable[[], None] = lambda: None
+    size: int = 1
     _folder: str = ""
     _nursery: _Nursery | None = None
     _facts: ProcessorFacts | None = None
-    _places: asyncio.Semaphore = field(init=False)
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    def __post_init__(self) -> None:
-        self._places = asyncio.Semaphore(self.limits.processes)
 
     @property
     def pids(self) -> list[int]:
@@ -209,17 +207,16 @@ class ImagePool:
 
     async def _ask(self, *request: Any) -> Any:
         ends: list[str] = []
-        async with self._places:
-            child = await self._fork()
-            while len(ends) < _TRIES:
-                answer = await self._tried(child, request)
-                if not isinstance(answer, str):
-                    return _said(*answer)
-                before, child = child, await self._fork()
-                if child.nursery is before.nursery:  # which lives, so that this was the image
-                    ends.append(answer)
-                    self.died()
-            child.end()
+        child = await self._fork()
+        while len(ends) < _TRIES:
+            answer = await self._tried(child, request)
+            if not isinstance(answer, str):
+                return _said(*answer)
+            before, child = child, await self._fork()
+            if child.nursery is before.nursery:  # which lives, so that this was the image
+                ends.append(answer)
+                self.died()
+        child.end()
         raise self._died_on_it(ends)
 
     async def _tried(self, child: _Child, request: Sequence[Any]) -> Any:

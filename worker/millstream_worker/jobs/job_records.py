@@ -14,6 +14,7 @@ from millstream_worker.engine.protocol.request import GrammarSpec, LimitSpec
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.encoding import Plain
 from millstream_worker.jobs.output import ChoiceOutput
+from millstream_worker.jobs.pictures.job_images import JobImages
 
 MOST_REFUSALS = 8  # of one job's writes in a row, after which its keys count as damaged
 _TIMES = tuple(Timing.model_fields)  # in the order in which they come
@@ -77,6 +78,8 @@ class JobInput:
     request: Request
     put_off: StartReply | None = None  # until it is read
     unread_bytes: int = 0  # of its message and log, where these are long
+    image_bytes: int = 0  # of its message: of the images in it
+    images: JobImages = field(default_factory=JobImages)
     prompt: tuple[int, ...] = ()
     prediction: tuple[int, ...] = ()
     max_tokens: int = 0
@@ -178,7 +181,7 @@ class JobOutputs:
         """Returns those of the result."""
         return [row.choice() for row in self.rows] or [_plain(choice) for choice in self.earlier]
 
-    def usage(self, prompt_tokens: int) -> Plain:
+    def usage(self, prompt_tokens: int, image_tokens: int = 0) -> Plain:
         earlier = sum(len(choice.token_ids) for choice in self.earlier)
         return encoding.part(
             Usage,
@@ -187,6 +190,7 @@ class JobOutputs:
             output_tokens=sum(row.logged for row in self.rows) + earlier,
             draft_tokens=self.draft_tokens,
             accepted_draft_tokens=self.accepted_draft_tokens,
+            image_tokens=image_tokens,
         )
 
 

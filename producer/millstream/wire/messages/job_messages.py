@@ -257,7 +257,8 @@ class Usage(Message):
     """Tokens counted once per job, over all attempts; `cached_tokens` of the prompt were in the KV cache.
 
     `draft_tokens` were guessed and verified by the worker that ended the job; of these,
-    `accepted_draft_tokens` were right, and are part of the output.
+    `accepted_draft_tokens` were right, and are part of the output. `image_tokens` of the prompt stand for
+    features of images.
     """
 
     prompt_tokens: Number = 0
@@ -265,6 +266,7 @@ class Usage(Message):
     output_tokens: Number = 0
     draft_tokens: Number = 0
     accepted_draft_tokens: Number = 0
+    image_tokens: Number = 0
 
 
 class ErrorInfo(Message):
