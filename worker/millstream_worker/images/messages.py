@@ -1,5 +1,5 @@
-"""What the worker and the processes that prepare its images tell each other: msgpack over socket pairs, each
-message with its length before it. Neither numpy nor Pillow is needed to read it.
+"""Defines the messages between the worker and the processes that prepare its images: msgpack over socket
+pairs, each with its length before it. Neither numpy nor Pillow is needed to read it.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class PackedArray:
 
 @dataclass(frozen=True, slots=True)
 class ImageTokens:
-    """What takes the placeholder's place in a prompt. `runs`: first place in it and number of tokens of each
-    run of features.
+    """The tokens that take the placeholder's place in a prompt. `runs`: first place in them and number of
+    tokens of each run of features.
     """
 
     ids: tuple[int, ...]

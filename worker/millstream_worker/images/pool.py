@@ -50,7 +50,7 @@ class _Gone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """Of one image."""
+    """Bounds of one image."""
 
     timeout_s: float
     most_pixels: int

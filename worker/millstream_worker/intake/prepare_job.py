@@ -32,8 +32,8 @@ from millstream_worker.jobs.call_output import CallOutput
 from millstream_worker.jobs.context_exceeded import ContextExceeded
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
+from millstream_worker.jobs.job_records import JobImages, digest_of
 from millstream_worker.jobs.output import ChoiceOutput
-from millstream_worker.jobs.pictures.job_images import JobImages, digest_of
 from millstream_worker.text.continued_turn import goes_on
 from millstream_worker.text.image_text import ImageText, image_parts, without_parts
 from millstream_worker.text.model import TextModel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,11 +11,10 @@ from millstream.wire.messages import codec
 from millstream.wire.messages.choices import Choice
 from millstream.wire.messages.job_messages import ErrorInfo, Request, State, Timing, Usage
 from millstream.wire.messages.script_replies import StartReply
-from millstream_worker.engine.protocol.request import GrammarSpec, LimitSpec
+from millstream_worker.engine.protocol.request import GrammarSpec, ImageSpan, LimitSpec
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.encoding import Plain
 from millstream_worker.jobs.output import ChoiceOutput
-from millstream_worker.jobs.pictures.job_images import JobImages
 
 MOST_REFUSALS = 8  # of one job's writes in a row, after which its keys count as damaged
 _TIMES = tuple(Timing.model_fields)  # in the order in which they come
@@ -69,6 +69,31 @@ class JobEnd:
 
 
 UNDECIDED = JobEnd(State.RUNNING)
+
+
+@dataclass(slots=True, eq=False)
+class JobImages:
+    """`digests` and `fields`: of each image in the messages, in order; one may be there twice. `files`: their
+    bytes by digest, until they are prepared. `spans`: their places in the prompt, once it is known.
+    """
+
+    digests: tuple[bytes, ...] = ()
+    fields: tuple[str, ...] = ()
+    files: dict[bytes, bytes] = field(default_factory=dict, repr=False)
+    spans: tuple[ImageSpan, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Counts the tokens of the prompt that stand for features."""
+        return sum(count for span in self.spans for _, count in span.runs)
+
+    @property
+    def file_bytes(self) -> int:
+        return sum(map(len, self.files.values()))
+
+    def take(self, files: Sequence[bytes]) -> None:
+        """The files of a message that was fetched again."""
+        self.files = {digest_of(data): data for data in files}
 
 
 @dataclass(slots=True, eq=False)
@@ -192,6 +217,11 @@ class JobOutputs:
             accepted_draft_tokens=self.accepted_draft_tokens,
             image_tokens=image_tokens,
         )
+
+
+def digest_of(data: bytes) -> bytes:
+    """Returns the digest of an image file: the same page saved anew is another image."""
+    return hashlib.sha256(data).digest()
 
 
 def _plain(choice: Choice) -> Plain:

@@ -57,7 +57,7 @@ class Net:
             self._tell(event, job, type(error).__name__, _trace(error))
 
     def refusal(self, error: InvalidRequest) -> ErrorInfo:
-        """What the sender is told. A template may have put halves of surrogate pairs into the text, which no
+        """Returns what the sender is told. A template may have put halves of surrogate pairs into the text, which no
         message can carry.
         """
         message = str(error).encode("utf-8", "backslashreplace").decode()

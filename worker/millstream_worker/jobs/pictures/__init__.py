@@ -1,1 +1,1 @@
-"""The images of jobs: what a job knows of its own, and what is held for all."""
+"""The prepared images of all jobs under way."""

@@ -28,7 +28,7 @@ class ImageHolder(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Held:
+class _SharedImage:
     tokens: ImageTokens
     size: int  # bytes: of its pixels or its features, whichever are more
     data: ImageData | None  # None: the engine has it
@@ -46,7 +46,7 @@ class HeldImages:
         self.bytes = 0
         self.reserved_bytes = 0
         self._engine = engine
-        self._held: dict[Key, _Held] = {}
+        self._held: dict[Key, _SharedImage] = {}
         self._keys: dict[Job, tuple[Key, ...]] = {}  # of jobs that hold something
 
     def key(self, job: Job, digest: bytes) -> Key:
@@ -76,13 +76,13 @@ class HeldImages:
         return sum(self._held[key].size for key in self._keys.get(job, ()))
 
     def put(self, jobs: Sequence[Job], digest: bytes, data: ImageData, feature_bytes: int) -> int:
-        """A prepared image, for these jobs of one salt. `feature_bytes`: of the features of one token. Returns its
-        size.
+        """Hold a prepared image for these jobs of one salt. Returns its size. `feature_bytes`: of the
+        features of one token.
         """
         size = max(data.size, data.tokens.features * feature_bytes)
         if not jobs:  # they ended meanwhile
             return size
-        self._held[self.key(jobs[0], digest)] = _Held(data.tokens, size, data)
+        self._held[self.key(jobs[0], digest)] = _SharedImage(data.tokens, size, data)
         self.bytes += size
         for job in jobs:
             self.want(job)
@@ -126,14 +126,14 @@ class HeldImages:
                 self._engine.drop(DropImage(*key))
 
     def engine_lost(self) -> None:
-        """What the engine had is gone: jobs that need it have to get it again."""
+        """Forget what the engine had: jobs that need it have to get it again."""
         for key in [key for key, held in self._held.items() if held.data is None]:
             for job in self._forget(key).jobs:
                 self._keys[job] = tuple(one for one in self._keys[job] if one != key)
                 if not self._keys[job]:
                     del self._keys[job]
 
-    def _forget(self, key: Key) -> _Held:
+    def _forget(self, key: Key) -> _SharedImage:
         held = self._held.pop(key)
         self.bytes -= held.size
         if held.is_reserved:
