@@ -4,8 +4,8 @@ and forks the children that prepare images, one for each: it is ready at once an
     front to nursery: NurseryConfig (first), then FORK with the child's end of a socket pair, or KILL with a
     process id; nursery to front: ProcessorFacts, or the reason why the images are not read.
 
-A child stays a zombie until it is killed, so that its process id is nobody else's. When the front is gone,
-the nursery and its children end: they are one process group.
+Only children that were not reaped are killed, so that no other process gets the signal. When the front is
+gone, the nursery and its children end: they are one process group.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ def _fork_on(front: socket.socket, processor: ImageProcessor, config: NurseryCon
         if len(command) < COMMAND.size:
             return
         kind, pid = COMMAND.unpack(command)
+        children -= {one for one in children if os.waitpid(one, os.WNOHANG)[0]}
         if kind == FORK:
             [descriptor] = given
             with contextlib.suppress(OSError):  # the front then sees that this child has ended

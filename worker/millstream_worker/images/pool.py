@@ -33,7 +33,8 @@ from millstream_worker.images.nursery import COMMAND, FORK, KILL
 _ARGV = (sys.executable, "-m", "millstream_worker.images.nursery")
 _START_S = 120.0  # importing transformers takes 2 to 20 seconds
 _FORK_S = 10.0
-_PAUSE_S = 1.0  # between two nurseries
+_PAUSE_S = 0.2  # between two tries to get a child
+_MOST_GONE = 5  # children in a row that end at once, after which their nursery is replaced
 _TRIES = 2  # of an image
 _DIED, _SLOW = "died", "slow"
 _PASSED_ON = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR")
@@ -242,14 +243,18 @@ class ImagePool:
 
     async def _fork(self) -> _Child:
         """From the next nursery, where this one does not work."""
+        gone = 0
         while True:
             with contextlib.suppress(_Gone, OSError, TimeoutError, NoPool):
                 nursery = await self._running()
                 try:
                     return await nursery.fork()
-                except (_Gone, OSError, TimeoutError):
+                except _Gone:  # no memory for another process, perhaps
+                    gone += 1
+                    if gone % _MOST_GONE == 0:
+                        nursery.kill_all()
+                except (OSError, TimeoutError):
                     nursery.kill_all()
-                    continue
             await asyncio.sleep(_PAUSE_S)
 
     async def _running(self) -> _Nursery:

@@ -57,8 +57,8 @@ class Net:
             self._tell(event, job, type(error).__name__, _trace(error))
 
     def refusal(self, error: InvalidRequest) -> ErrorInfo:
-        """Returns what the sender is told. A template may have put halves of surrogate pairs into the text, which no
-        message can carry.
+        """Returns what the sender is told. A template may have put halves of surrogate pairs into the text,
+        which no message can carry.
         """
         message = str(error).encode("utf-8", "backslashreplace").decode()
         code = error.code if isinstance(error, ContextExceeded) else "bad_request"
