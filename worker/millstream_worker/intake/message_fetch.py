@@ -24,7 +24,7 @@ _PAUSE_S = 0.5
 class MessageFetch:
     consumer: Consumer
     table: JobTable
-    _failures: FailureLog = field(default_factory=lambda: FailureLog("messages of jobs not read yet"))
+    _failures: FailureLog = field(default_factory=lambda: FailureLog("long jobs not read yet"))
 
     async def payload(self, job: Job, needed: Callable[[], bool]) -> bytes:
         """Returns its message; empty if it is not `needed` any more, or was deleted, which ends the job."""

@@ -177,24 +177,26 @@ class Pictures:
         self._largest = max(self._largest, size)
         for job in jobs:
             if held.size_of(job) > self._most:
-                self._refuse_job(job, job.input.images.fields[0], self._too_much(job), "memory")
+                self._refuse_job(job, self._too_much(job), "memory")
 
-    def _too_much(self, job: Job) -> str:
+    def _too_much(self, job: Job) -> InvalidRequest:
         count, most = len(set(job.input.images.digests)), self._most // 10**6
         images = "its image takes" if count == 1 else f"its {count} images take"
-        return (
-            f"{images} more than {most} MB when prepared, and this worker has {most} MB (its "
+        problem = (
+            f"{images} more than {most:,} MB when prepared, and this worker has {most:,} MB (its "
             "MILLSTREAM_IMAGE_MEMORY); send fewer"
         )
+        return InvalidRequest(job.input.images.fields[0], count, problem)
 
     def _refuse(self, key: Key, error: BadImage) -> None:
         for job in self._jobs_with(key):
             own = job.input.images
-            self._refuse_job(job, own.fields[own.digests.index(key[1])], error.problem, error.kind)
+            field = own.fields[own.digests.index(key[1])]
+            size = len(own.files.get(key[1], b""))
+            self._refuse_job(job, InvalidRequest(field, f"{size} bytes", error.problem), error.kind)
 
-    def _refuse_job(self, job: Job, field: str, problem: str, reason: str) -> None:
+    def _refuse_job(self, job: Job, error: InvalidRequest, reason: str) -> None:
         self.net.metrics.image_refused(reason)
-        error = InvalidRequest(field, "an image", problem)
         self.table.conclude(job, State.FAILED, self.net.refusal(error))
 
     def _jobs_with(self, key: Key) -> list[Job]:
