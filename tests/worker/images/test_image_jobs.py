@@ -113,6 +113,7 @@ async def until_rows(worker: Worker, jobs: int, tokens: int) -> None:
     await until(come)
 
 
+@pytest.mark.slow
 async def test_a_suspect_with_images_runs_isolated(
     client: AsyncClient, redis_client: Redis, seeing: Work, tmp_path: Path
 ) -> None:
@@ -135,6 +136,7 @@ async def test_a_suspect_with_images_runs_isolated(
         await result_of(client, "b")
 
 
+@pytest.mark.slow
 async def test_the_nursery_may_die(client: AsyncClient, redis_client: Redis, seeing: Work) -> None:
     async with seeing() as worker:
         await submit(redis_client, "a", asked(ONE))
@@ -279,6 +281,7 @@ async def test_a_drain_leaves_unprepared_jobs_to_others(
     await assert_nothing_left(redis_client)
 
 
+@pytest.mark.slow
 async def test_messages_beyond_what_is_kept_are_fetched_again(
     client: AsyncClient, redis_client: Redis, seeing: Work
 ) -> None:

@@ -85,6 +85,7 @@ async def test_images_are_prepared_side_by_side_and_bad_ones_told(checkpoint: Pa
     assert not deaths
 
 
+@pytest.mark.slow
 async def test_a_killed_child_costs_its_image_one_try(checkpoint: Path) -> None:
     async with opened(checkpoint) as (pool, deaths):
         preparing = asyncio.ensure_future(pool.prepare(slow_image()))
@@ -125,6 +126,7 @@ async def test_an_image_that_hangs_is_refused_in_time(checkpoint: Path) -> None:
     assert len(deaths) == 2
 
 
+@pytest.mark.slow
 async def test_the_death_of_the_nursery_costs_no_try(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +139,7 @@ async def test_the_death_of_the_nursery_costs_no_try(
     assert not deaths
 
 
+@pytest.mark.slow
 async def test_a_stopped_nursery_is_replaced(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "_FORK_S", 0.3)
     async with opened(checkpoint) as (pool, _):
@@ -229,6 +232,7 @@ async def test_thin_and_tiny_images_are_prepared_or_refused(checkpoint: Path) ->
     assert not deaths
 
 
+@pytest.mark.slow
 async def test_another_checkpoint_has_another_nursery(checkpoint: Path, tmp_path: Path) -> None:
     other = build("lighton_ocr", tmp_path).folder
     async with opened(checkpoint) as (pool, _):
