@@ -19,6 +19,11 @@ LISTS_ONLY = (
     "{% if p['type'] == 'image' %}IMAGE{% else %}{{ p['text'] }}{% endif %}{% endfor %}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+_ROLES = (
+    "{% for m in messages %}{% if m['role'] not in ('user', 'assistant') %}{{ raise_exception('no') }}"
+    "{% endif %}"
+)
+TWO_ROLES = TEMPLATE.replace("{% for m in messages %}", _ROLES)
 STRINGS_ONLY = "{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}"
 SIZES = ((60, 90), (200, 40))
 
@@ -134,7 +139,7 @@ def test_parts_of_texts_alone_are_a_content() -> None:
 
 def test_tools_stand_beside_the_parts_of_a_first_message(whole: VisionCheckpoint) -> None:
     """A template that knows neither tools nor outcomes, nor a system's message."""
-    whole.tokenizer.chat_template = TEMPLATE.replace("IMAGE", whole.processor.image_token)
+    whole.tokenizer.chat_template = TWO_ROLES.replace("IMAGE", whole.processor.image_token)
     text = TextModel(whole.tokenizer)
     tools = [{"name": "find"}]
     messages = [

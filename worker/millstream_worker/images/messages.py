@@ -97,7 +97,7 @@ def packed(value: Any) -> bytes:
     return LENGTH.pack(len(body)) + body
 
 
-def unpacked(body: bytes) -> Any:
+def unpacked(body: bytes | bytearray) -> Any:
     """Returns plain values; lists are tuples."""
     return msgpack.unpackb(body, use_list=False)
 

@@ -33,7 +33,8 @@ from millstream_worker.images.nursery import COMMAND, FORK, KILL
 _ARGV = (sys.executable, "-m", "millstream_worker.images.nursery")
 _START_S = 120.0  # importing transformers takes 2 to 20 seconds
 _FORK_S = 10.0
-_PAUSE_S = 0.2  # between two tries to get a child
+_PAUSE_S = 0.1  # between two tries to get a child; doubled each time
+_LONGEST_PAUSE_S = 10.0
 _MOST_GONE = 5  # children in a row that end at once, after which their nursery is replaced
 _TRIES = 2  # of an image
 _DIED, _SLOW = "died", "slow"
@@ -147,6 +148,8 @@ class _Nursery:
             self.kill_all()
 
     def kill_all(self) -> None:
+        if self.is_over:
+            return
         self.is_over = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -243,19 +246,19 @@ class ImagePool:
 
     async def _fork(self) -> _Child:
         """From the next nursery, where this one does not work."""
-        gone = 0
+        failures = 0
         while True:
             with contextlib.suppress(_Gone, OSError, TimeoutError, NoPool):
                 nursery = await self._running()
                 try:
                     return await nursery.fork()
                 except _Gone:  # no memory for another process, perhaps
-                    gone += 1
-                    if gone % _MOST_GONE == 0:
+                    if failures % _MOST_GONE == _MOST_GONE - 1:
                         nursery.kill_all()
                 except (OSError, TimeoutError):
                     nursery.kill_all()
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(min(_PAUSE_S * 2**failures, _LONGEST_PAUSE_S))
+            failures += 1
 
     async def _running(self) -> _Nursery:
         async with self._starting:
@@ -288,7 +291,7 @@ def _plain(config: NurseryConfig) -> tuple[Any, ...]:
 async def _received(peer: socket.socket) -> Any:
     """Returns the next message. Raises _Gone."""
     [size] = LENGTH.unpack(await _exactly(peer, LENGTH.size))
-    return unpacked(bytes(await _exactly(peer, size)))
+    return unpacked(await _exactly(peer, size))
 
 
 async def _exactly(peer: socket.socket, size: int) -> bytearray:
