@@ -16,6 +16,7 @@ from support.models.vision_checkpoints import VISION_TYPES, VisionCheckpoint, bu
 from millstream_worker.images.processor import PROVEN_IMAGES, ImageProcessor, ImagesUnsupported
 
 SIZES = ((60, 90), (200, 40), (7, 5), (90, 60), (128, 128))
+OF_TEXTS = ("input_ids", "attention_mask", "pixel_attention_mask", "token_type_ids", "mm_token_type_ids")
 TEXTS = ("before ", " between\n", "\n")
 PROGRAM = """
 import sys
@@ -53,28 +54,45 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         return whole, dict(made)
 
 
+def marks_of(whole: VisionCheckpoint) -> tuple[str, str]:
+    """The texts between which its processor wants a placeholder."""
+    if whole.model.config.model_type != "hunyuan_vl":
+        return "", ""
+    return whole.processor.image_start_token, whole.processor.image_end_token
+
+
+def looked_up(table: Any, pixels: Any) -> Any:
+    """The floats of bytes: patches have their channels first, images before rows and columns."""
+    if pixels.ndim == 2:
+        channels = pixels.reshape(len(pixels), 3, -1)
+        return np.stack([table[at][channels[:, at]] for at in range(3)], 1).reshape(pixels.shape)
+    axis = pixels.ndim - 3
+    return np.stack([table[at][pixels.take(at, axis)] for at in range(3)], axis)
+
+
 def test_all_proven_types_are_tested() -> None:
     assert set(PROVEN_IMAGES) == set(VISION_TYPES)
 
 
 def test_tokens_and_floats_are_those_of_transformers(case: tuple[VisionCheckpoint, dict[str, Any]]) -> None:
     whole, made = case
+    before, behind = marks_of(whole)
     for number, size in enumerate(SIZES):
         image = picture(number, *size)
-        text = whole.processor.image_token
+        text = before + whole.processor.image_token + behind
         own = whole.processor(text=[text], images=[[image]], return_tensors="np")
         own = {name: np.asarray(value) for name, value in own.items()}
-        assert made[f"tokens{number}"].tolist() == own["input_ids"][0].tolist()
+        ids = own["input_ids"][0].tolist()
+        assert made[f"tokens{number}"].tolist() == (ids[1:-1] if before else ids)
         pixels = made[f"{number}.pixel_values"]
         assert pixels.dtype == np.uint8
-        axis = pixels.ndim - 3
-        floats = np.stack([made["table"][at][pixels.take(at, axis)] for at in range(3)], axis)
+        floats = looked_up(made["table"], pixels)
         assert floats.dtype == own["pixel_values"].dtype == np.float32
         assert np.array_equal(floats, own["pixel_values"])
         assert np.array_equal(
             own.get("pixel_attention_mask", 1), np.ones_like(own.get("pixel_attention_mask", 1))
         )
-        others = {name for name in own if name not in ("input_ids", "attention_mask", "pixel_attention_mask")}
+        others = {name for name in own if name not in OF_TEXTS}
         assert {name for name in made if name.startswith(f"{number}.")} == {
             f"{number}.{one}" for one in others
         }
@@ -128,7 +146,7 @@ def test_options_replace_those_of_the_checkpoint(tmp_path: Path) -> None:
         ("lfm2_vl", "its image processor needs torchvision"),
         (
             "llama",
-            "its images are not among the tested ones (idefics3, smolvlm, lighton_ocr, mistral3, internvl)",
+            f"its images are not among the tested ones ({', '.join(PROVEN_IMAGES)})",
         ),
         ("idefics3", "its image processor cannot be loaded: "),
     ],

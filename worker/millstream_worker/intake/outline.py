@@ -13,7 +13,6 @@ from millstream.wire.messages.job_messages import Request
 
 _STAND_INS: dict[str, Any] = {"prompt": "-", "messages": [{"role": "user", "content": "-"}], "token_ids": [0]}
 _NIL = 0xC0
-_IMAGES = "images"
 _MOST_FIELD_BYTES = 2**21  # no field of ours beside the input takes more
 # msgpack: the first byte of a text or list with a length field, and that field's bytes
 _LENGTH_BYTES = {0xD9: 1, 0xDA: 2, 0xDB: 4, 0xDC: 2, 0xDD: 4}
@@ -42,7 +41,7 @@ def outline(payload: bytes) -> Outline | None:
 def image_bytes(payload: bytes) -> int:
     """Returns the size of its images; 0 also for a message that is not valid."""
     try:
-        return sum(one.end - one.value for one in codec.spans(payload) if one.name == _IMAGES)
+        return sum(one.end - one.value for one in codec.spans(payload) if one.name == "images")
     except (ValueError, ProtocolError):
         return 0
 
@@ -53,7 +52,7 @@ def _outline(payload: bytes) -> Outline | None:
     for one in codec.spans(payload):
         if one.name in _STAND_INS and payload[one.value] != _NIL:
             inputs.append((one.name, _length(payload, one.value, a_list=one.name != "prompt"), one.end))
-        elif one.end - one.start <= _MOST_FIELD_BYTES and one.name != _IMAGES:
+        elif one.name != "images" and one.end - one.start <= _MOST_FIELD_BYTES:  # they are of the input
             kept.append(payload[one.start : one.end])
     if len(inputs) != 1:
         return None

@@ -257,8 +257,8 @@ class Usage(Message):
     """Tokens counted once per job, over all attempts; `cached_tokens` of the prompt were in the KV cache.
 
     `draft_tokens` were guessed and verified by the worker that ended the job; of these,
-    `accepted_draft_tokens` were right, and are part of the output. `image_tokens` of the prompt stand for
-    features of images.
+    `accepted_draft_tokens` were right, and are part of the output. `image_tokens` of the prompt are in the
+    place of images.
     """
 
     prompt_tokens: Number = 0

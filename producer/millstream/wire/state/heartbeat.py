@@ -36,7 +36,7 @@ class WorkerFacts(ModelFacts):
     kv_used: int = 0  # KV tokens, as are the next two: by rows
     kv_cached: int = 0  # of no row, but holding a prefix that can be found again
     kv_free: int = 0
-    images: bool = False  # its model reads them
+    images: bool = False  # it reads images of requests; older workers do not say
 
 
 @dataclass(frozen=True, slots=True)
