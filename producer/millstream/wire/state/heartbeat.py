@@ -20,6 +20,7 @@ from millstream.wire.versions import FIRST_VERSION, TAKEN, Versions
 # one that died, and it keeps its jobs
 LOADING, SERVING, STARTING, DRAINING = "loading", "serving", "starting", "draining"
 # Steps of either beside those that the engine reports.
+_TRUE = ("1", "True")  # as a script has it, and as Python writes it
 STARTING_ENGINE, READING_TOKENIZER = "starting the engine", "reading the tokenizer"
 
 
@@ -96,7 +97,8 @@ def _figures(stored: Mapping[str, str]) -> dict[str, Any]:
     for field in (one for one in fields(Heartbeat) if one.name != "name"):
         default: Any = field.default
         with contextlib.suppress(KeyError, ValueError):
-            value = type(default)(stored[field.name])
+            text = stored[field.name]
+            value = text in _TRUE if isinstance(default, bool) else type(default)(text)
             if isinstance(value, str) or isfinite(value):
                 found[field.name] = value
     return found
@@ -106,7 +108,7 @@ def beat(keys: ShardKeys, heartbeat: Heartbeat, *, ttl_ms: int) -> ScriptCall[No
     """Report that the worker is alive for the next `ttl_ms`. Passes at maxmemory."""
     places = keys.worker(heartbeat.name), keys.loading(heartbeat.name)
     told = {name: value for name, value in asdict(heartbeat).items() if value or name in ("name", "model")}
-    pairs = (str(part) for pair in told.items() for part in pair)
+    pairs = (str(int(part) if part is True else part) for pair in told.items() for part in pair)
     return ScriptCall(
         script("beat"),
         places[::-1] if heartbeat.state == LOADING else places,
