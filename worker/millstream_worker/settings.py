@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import re
 import shlex
 import sys
@@ -35,6 +36,8 @@ _ALIKE = 0.8  # share of equal letters by which an unknown name counts as a slip
 _KV_MEMORY = re.compile(r"auto|\d*\.?\d+\s*(%|[kmgt]?i?b?)", re.IGNORECASE)
 
 _LEAST_KV_BYTES = 64 * 1024  # the smallest models' blocks take more
+
+_LEAST_IMAGE_BYTES = 2**20
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -149,6 +152,22 @@ class Settings(BaseSettings):
     compile_model: Literal["auto", "on", "off"] = "auto"
     """Compilation of the model: on compiles at start, off disables it; auto compiles at start on a GPU, and
     on a CPU after a busy minute if its steps are short, or at start if cache_dir holds the compiled code."""
+    images: Literal["auto", "off"] = "auto"
+    """Images in messages: auto reads them where the model does and its type is among the tested ones; off
+    serves text alone, and does not load what reads images."""
+    image_memory: str = "auto"
+    """Memory for the prepared images of jobs under way: auto uses 512MiB, 2GiB on a GPU, or bytes (1GiB); a
+    job whose images take more is refused."""
+    image_processes: int = Field(0, ge=0, le=256)
+    """Number of images prepared at a time, each in a process of its own; 0 uses a quarter of the cores, and
+    beside a GPU up to 8."""
+    image_timeout_s: Seconds = 30.0
+    """Seconds after which the process that prepares an image is killed; the second time refuses the image."""
+    max_image_pixels: int = Field(100_000_000, ge=1, le=1_000_000_000)
+    """Most pixels of an image, by its file's header; more are refused before anything is decoded."""
+    image_options: str = ""
+    """JSON object of values that replace those of the checkpoint's image processor, such as {"size":
+    {"longest_edge": 1536}} for fewer tokens an image; must be equal on all workers of a queue."""
     cache_dir: str = ""
     """Folder of converted checkpoints and compiled code; unset uses ~/.cache/millstream."""
     engine_command: str = ""
@@ -239,6 +258,25 @@ class Settings(BaseSettings):
         if not (0 < share <= 1 if share is not None else wanted is None or wanted >= _LEAST_KV_BYTES):
             raise ValueError("holds no KV block: give 64KiB or more, or a share above 0 and at most 1 (100%)")
         return size
+
+    @field_validator("image_memory")
+    @classmethod
+    def _image_memory_readable(cls, size: str) -> str:
+        wanted = None if size == "auto" else size_bytes(size)
+        if size != "auto" and (wanted is None or wanted < _LEAST_IMAGE_BYTES):
+            raise ValueError("must be auto, or a size of 1MiB or more (512MiB)")
+        return size
+
+    @field_validator("image_options")
+    @classmethod
+    def _image_options_readable(cls, options: str) -> str:
+        try:
+            readable = not options or isinstance(json.loads(options), dict)
+        except ValueError:
+            readable = False
+        if not readable:
+            raise ValueError('must be a JSON object, such as {"size": {"longest_edge": 1536}}')
+        return options
 
     @field_validator("engine_command")
     @classmethod

@@ -11,6 +11,7 @@ from fuzz.targets import (
     control,
     engine,
     gateway,
+    images,
     jobs,
     names,
     queue,
@@ -22,6 +23,6 @@ from fuzz.targets import (
 )  # fmt: skip
 
 _WIRE = (codec, queue, jobs, control, streams, names)
-_PROGRAMS = (client, batch, text, sampling, engine, scrapes, gateway, shapes, commands)
+_PROGRAMS = (client, batch, text, images, sampling, engine, scrapes, gateway, shapes, commands)
 ALL: tuple[Target, ...] = tuple(one for module in (*_WIRE, *_PROGRAMS) for one in module.TARGETS)
 BY_NAME = {target.name: target for target in ALL}

@@ -23,6 +23,7 @@ from millstream_worker.engine.protocol.outputs import EngineStats
 from millstream_worker.engine.protocol.request import GrammarSpec
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.intake.long_job_reader import LongJobReader
+from millstream_worker.intake.message_fetch import MessageFetch
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
@@ -48,7 +49,12 @@ class Bench:
         self._gates: dict[str, asyncio.Event] = {}
         watch = LoopWatch("reading", inf)
         self.reading = LongJobReader(
-            Consumer(redis, "w"), self.table, self.queue, self.capacity, watch, read=self._read
+            MessageFetch(Consumer(redis, "w"), self.table),
+            self.table,
+            self.queue,
+            self.capacity,
+            watch,
+            read=self._read,
         )
 
     def ready(self, info: EngineInfo) -> None:

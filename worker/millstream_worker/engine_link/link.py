@@ -21,8 +21,10 @@ from millstream_worker.engine.protocol.frames import (
     BadFrame,
     Beat,
     Configure,
+    DropImage,
     Frame,
     FrameBuffer,
+    HoldImage,
     LastWords,
     Stop,
     encode,
@@ -237,6 +239,14 @@ class EnginePort:
     def add(self, request: EngineRequest) -> None:
         if self._link is not None:
             self._link.send(Add(request))
+
+    def hold(self, image: HoldImage) -> None:
+        if self._link is not None:
+            self._link.send(image)
+
+    def drop(self, image: DropImage) -> None:
+        if self._link is not None:
+            self._link.send(image)
 
     def abort(self, handles: Sequence[int]) -> None:
         if self._link is not None and handles:

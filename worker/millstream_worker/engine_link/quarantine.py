@@ -36,6 +36,7 @@ _log = structlog.get_logger(__name__)
 _LOOK_S = 1.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
+_PICTURED = (JobPhase.PREPARING, JobPhase.READING)  # its images are prepared and taken into its prompt
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +87,8 @@ class Quarantine:
                 self._reader = asyncio.current_task()
                 await self.read(job)
                 self._reader = None
+            while job.phase in _PICTURED and self.table.holds(job) and not self._stopping:
+                await self._change()
             if self.queue.awaits_isolated_run(job):
                 self.queue.hand_over_isolated(job)
         while self.table.holds(job) and (job.phase.has_ended or self.queue.computes(job)):

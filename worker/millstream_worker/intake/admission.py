@@ -4,6 +4,7 @@ becomes a failed result, never an exception.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 
 import structlog
@@ -12,9 +13,10 @@ from millstream.wire.keys import ShardKeys
 from millstream.wire.messages.job_messages import ErrorInfo, Request, State, Timing
 from millstream.wire.messages.script_replies import JobRecord, LaneEntry, StartReply
 from millstream.wire.versions import TAKEN
+from millstream_worker.images.messages import ImageTokens
 from millstream_worker.intake.cached_results import CachedResults
 from millstream_worker.intake.job_preparer import JobPreparer, earlier_choices, size_of
-from millstream_worker.intake.outline import outline
+from millstream_worker.intake.outline import image_bytes, outline
 from millstream_worker.intake.prepare_job import forget_input
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
@@ -56,10 +58,14 @@ class Admission:
         else:
             with self.queue.no_isolation():
                 await self.preparer.prepare(job, started)
+        if job.phase is JobPhase.PREPARING:
+            job.input.put_off = started
         if started.cancelled:
             job.conclude(State.CANCELLED)
         shows = self.log_payloads and job.phase is not JobPhase.UNREAD
-        shown = {"request": job.request.model_dump(exclude_defaults=True)} if shows else {}
+        shown = (
+            {"request": job.request.model_dump(exclude_defaults=True, exclude={"images"})} if shows else {}
+        )
         tokens = len(job.input.prompt)
         _log.debug("job started", job_id=job.id, attempt=attempt.number, prompt_tokens=tokens, **shown)
         forget_input(job)
@@ -72,6 +78,7 @@ class Admission:
         earlier attempts are known.
         """
         job.input.put_off, job.input.unread_bytes = started, size_of(job, started)
+        job.input.image_bytes = image_bytes(job.entry.payload)
         job.outputs.earlier = await in_thread(earlier_choices, started.log)
         outlined = await in_thread(outline, job.entry.payload)
         if outlined is not None:
@@ -88,6 +95,24 @@ class Admission:
         assert job.input.put_off is not None, "it was read before"
         started, job.input.put_off = job.input.put_off, None
         await self.preparer.prepare(job, started)
+        if job.phase is JobPhase.PREPARING:
+            job.input.put_off = started
+            self.table.changed.notify()
+        self._take_read(job)
+
+    async def read_with_images(self, job: Job, tokens: Sequence[ImageTokens]) -> None:
+        """The images of a job that is PREPARING are held: complete it. One whose engine died with them has
+        been read before, and goes on. `tokens`: of each image in its messages, in order.
+        """
+        started, job.input.put_off = job.input.put_off, None
+        if started is None:
+            job.input.images.files = {}
+            job.move(JobPhase.READY)
+            return
+        await self.preparer.complete(job, started, tokens)
+        self._take_read(job)
+
+    def _take_read(self, job: Job) -> None:
         forget_input(job)
         if job.rows:  # the rows have the output of earlier attempts
             job.outputs.earlier = ()

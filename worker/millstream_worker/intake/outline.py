@@ -38,6 +38,14 @@ def outline(payload: bytes) -> Outline | None:
         return None
 
 
+def image_bytes(payload: bytes) -> int:
+    """Returns the size of its images; 0 also for a message that is not valid."""
+    try:
+        return sum(one.end - one.value for one in codec.spans(payload) if one.name == "images")
+    except (ValueError, ProtocolError):
+        return 0
+
+
 def _outline(payload: bytes) -> Outline | None:
     inputs: list[tuple[str, int, int]] = []
     kept: list[bytes] = []

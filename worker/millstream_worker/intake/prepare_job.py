@@ -1,5 +1,6 @@
 """Prepares a job for the engine: token ids, bounds, and choices that resume from its log. No I/O, so that
-long inputs can be prepared in a thread.
+long inputs can be prepared in a thread. A job with images is prepared in two parts: its prompt is known, and
+completed, once other processes have prepared them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from millstream.wire.messages.record import DELTA
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.messages.script_replies import LogEntry, StartReply
 from millstream_worker.engine.protocol.config import EngineInfo
+from millstream_worker.engine.protocol.request import ImageSpan
+from millstream_worker.images.messages import ImageTokens
 from millstream_worker.intake.grammar_request import (
     grammar_of,
     has_thought_in_text,
@@ -29,8 +32,10 @@ from millstream_worker.jobs.call_output import CallOutput
 from millstream_worker.jobs.context_exceeded import ContextExceeded
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
+from millstream_worker.jobs.job_records import JobImages, digest_of
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.text.continued_turn import goes_on
+from millstream_worker.text.image_text import ImageText, image_parts, without_parts
 from millstream_worker.text.model import TextModel
 from millstream_worker.text.reasoning import ThoughtStart
 from millstream_worker.text.sampling_defaults import NO_DEFAULTS, SamplingDefaults
@@ -60,15 +65,53 @@ def prepare(
     info: EngineInfo,
     bounds: JobBounds,
     defaults: SamplingDefaults = NO_DEFAULTS,
+    images: ImageText | None = None,
 ) -> None:
-    """Fill in the job. Raises InvalidRequest if its payload is no valid request, or one that cannot be
-    computed here; LogDamaged if its log cannot be resumed.
+    """Fill in the job; of one with images, its rendered prompt and their files. Raises InvalidRequest if its
+    payload is no valid request, or one that cannot be computed here; LogDamaged if its log cannot be resumed.
     """
     most = _most_input(info, bounds)
     if len(job.entry.payload) > _LARGE_BYTES:
         _check_outline(job, text, most, info, bounds)
-    job.input.request, job.input.defaulted = defaults.fill(read_request(job.entry.payload))
+    request = without_parts(read_request(job.entry.payload))
+    job.input.request, job.input.defaulted = defaults.fill(request)
+    if request.images:
+        job.input.images = images_of(request, images, info)
     job.input.prompt = _prompt(job.request, text, most, info, bounds)
+    if request.images and images is not None:
+        images.check(request, job.input.prompt, len(job.input.images.digests))
+        return
+    complete(job, started, text, info, bounds)
+
+
+def complete_with_images(
+    job: Job,
+    started: StartReply,
+    text: TextModel,
+    info: EngineInfo,
+    bounds: JobBounds,
+    images: ImageText,
+    tokens: Sequence[ImageTokens],
+) -> None:
+    """The rest of `prepare`. `tokens`: of each image in the messages, in order."""
+    thinks = text.think is not None
+    prompt, runs = images.filled(job.request, job.input.prompt, tokens, thinks=thinks)
+    own = job.input.images
+    own.spans, own.files = tuple(map(ImageSpan, own.digests, runs)), {}
+    most = _most_input(info, bounds)
+    if len(prompt) > most:
+        count = "its image" if len(runs) == 1 else f"its {len(runs)} images"
+        problem = (
+            f"with {count} ({sum(len(one.ids) for one in tokens):,} tokens) the prompt has {len(prompt):,} "
+            f"tokens; the model holds {most:,}; send fewer images"
+        )
+        raise ContextExceeded("messages", f"{len(prompt)} tokens", problem)
+    job.input.prompt = tuple(prompt)
+    complete(job, started, text, info, bounds)
+
+
+def complete(job: Job, started: StartReply, text: TextModel, info: EngineInfo, bounds: JobBounds) -> None:
+    """Fill in what depends on the whole prompt. Raises as `prepare`."""
     start = thought_start(job.request, job.input.prompt, text)
     ends = _turn_ends(job.request, text, info)
     job.input.grammar = grammar_of(job.request, start, text, ends)
@@ -94,10 +137,40 @@ def forget_input(job: Job) -> None:
     """
     if job.phase is not JobPhase.UNREAD:
         job.entry = replace(job.entry, payload=b"")  # up to 16 MiB that nobody reads again
+    if job.phase is JobPhase.PREPARING:  # the rest is read with its images
+        job.input.request = job.request.model_copy(update={"images": ()})
+        return
+    job.input.images.files = {}
     answer = ("chat_template_kwargs", "response_format", "tools", "tool_choice", "prediction")
-    none = dict.fromkeys((*INPUTS, *answer))
+    none = dict.fromkeys((*INPUTS, *answer)) | {"images": ()}
     sampling = job.request.sampling.model_copy(update={"allowed_token_ids": None})
     job.input.request = job.request.model_copy(update=none | {"sampling": sampling})
+
+
+def images_of(request: Request, images: ImageText | None, info: EngineInfo) -> JobImages:
+    """Raises InvalidRequest for images that this model does not read."""
+    parts = list(image_parts(request))
+    files = [image.data for image in request.images]
+    if not parts:
+        raise InvalidRequest("images", len(files), "stand in no message; name each in a part of one")
+    field, first = parts[0]
+    if images is None:
+        problem = (
+            f"this queue's model, {info.model}, reads text only; send the page's text, or a queue with a "
+            "vision model"
+        )
+        raise InvalidRequest(field, first, problem)
+    if request.sampling.truncate_prompt_tokens is not None:
+        problem = "cannot cut a prompt with images; leave it out"
+        asked = request.sampling.truncate_prompt_tokens
+        raise InvalidRequest("sampling.truncate_prompt_tokens", asked, problem)
+    for field, number in parts:
+        if number >= len(files):
+            raise InvalidRequest(field, number, f"there are {len(files)} images; count from 0")
+    by_number = [digest_of(data) for data in files]
+    used = {by_number[number]: files[number] for _, number in parts}
+    digests = tuple(by_number[number] for _, number in parts)
+    return JobImages(digests, tuple(field for field, _ in parts), used)
 
 
 def _turn_ends(request: Request, text: TextModel, info: EngineInfo) -> tuple[int, ...]:

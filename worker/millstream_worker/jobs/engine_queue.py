@@ -22,6 +22,7 @@ from millstream_worker.jobs.equal_jobs.followers import Followers, outranks
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.output import ChoiceOutput
+from millstream_worker.jobs.pictures.held_images import HeldImages, ImageHolder
 
 _PROOF = EngineRequest(handle=0, prompt=(0,), max_tokens=1)  # jobs' handles begin at 1
 
@@ -41,7 +42,7 @@ class Signal:
         return await within(self._next, seconds)
 
 
-class RunningEngine(Protocol):
+class RunningEngine(ImageHolder, Protocol):
     """The engine that runs now. Without one nothing is sent."""
 
     @property
@@ -72,6 +73,7 @@ class EngineQueue:
         self._jobs: dict[Job, None] = {}  # all that were put and not withdrawn, in this order
         self._waiting: dict[Job, None] = {}  # those of them that the running engine was not given
         self.followers = Followers()
+        self.images = HeldImages(engine)
         self._reading = 0  # payloads being read just now
         self._next_handle = 1
 
@@ -95,6 +97,9 @@ class EngineQueue:
         if not self.engine.up or self.isolated is not None or (self._must_prove and not self.engine_proved):
             return
         for job in [job for job in self._waiting if not job.attempt.alone and job.phase is JobPhase.READY]:
+            if not self.images.has_all(job):
+                job.move(JobPhase.PREPARING)
+                continue
             leader = self.followers.leader_for(job)
             if leader is None:
                 self._hand_to_engine(job)
@@ -147,9 +152,13 @@ class EngineQueue:
         lost = list({job.id: job for job, _ in self.rows.values()}.values())
         self._must_prove = True
         self.rows.clear()
+        self.images.engine_lost()
         for job in (*lost, *self.followers.clear()):
             job.move(JobPhase.READY)
         self._waiting = dict(self._jobs)
+        for job in self._waiting:
+            if job.phase is JobPhase.READY and not self.images.has_all(job):
+                job.move(JobPhase.PREPARING)
         self._notify()
         return lost
 
@@ -171,6 +180,7 @@ class EngineQueue:
         for one in left:
             one.move(JobPhase.READY)
             self._waiting[one] = None
+        self.images.release(job)
         if left:
             self.hand_over()
         self._notify()
@@ -222,6 +232,7 @@ class EngineQueue:
         for row in job.rows:
             if row.reason is None:
                 self.rows[job.outputs.handle + row.index] = (job, row)
+        self.images.send(job)
         self.engine.add(engine_request(job))
 
     def _notify(self) -> None:

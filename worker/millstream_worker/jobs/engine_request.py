@@ -26,6 +26,7 @@ def engine_request(job: Job) -> EngineRequest:
         salt=job.request.tenant,
         alone=job.attempt.alone,
         prediction=job.input.prediction,
+        images=job.input.images.spans,
         grammar=job.input.grammar,
         limits=job.input.limits,
     )

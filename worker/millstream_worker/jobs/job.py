@@ -77,9 +77,11 @@ class Job:
         self.phase = self.phase.move(to)
 
     def set_read(self) -> None:
-        """Its rows are made, or it has ended."""
+        """Its rows are made, its images are to be prepared, or it has ended."""
         if self.phase is JobPhase.ENDING:
             self.move(JobPhase.ENDED)
+        elif self.input.images.files and not self.input.images.spans:
+            self.move(JobPhase.PREPARING)
         elif self.input.cache_key and not self.no_cache:
             self.move(JobPhase.LOOKING_UP)
         else:
@@ -116,7 +118,7 @@ class Job:
         return encoding.result(
             state=self.end.state,
             choices=self.outputs.choices(),
-            usage=self.outputs.usage(len(self.input.prompt)),
+            usage=self.outputs.usage(len(self.input.prompt), self.input.images.tokens),
             error=self.end.error,
             timing=self.times.timing,
             **facts,

@@ -11,16 +11,19 @@ class JobPhase(Enum):
 
         UNREAD ─► READING ─► LOOKING_UP ─► READY ─► COMPILING ─► QUEUED ─► RUNNING ─► ENDED
         READING ─► READY ─► QUEUED           it has no cache key; no grammar
+        READING ─► PREPARING ─► READING      it has images
         COMPILING ─► RUNNING                 by an engine that follows no grammar, and so reports none
         READY ─► FOLLOWING ─► RUNNING        with the tokens of an equal job
         READING ─► ENDING ─► ENDED           ended while a thread makes its rows, which nobody else reads
         COMPILING, QUEUED, RUNNING ─► READY  its engine died, or an equal job of a higher lane leads
         FOLLOWING ─► READY                   the same, or its leader left
-        UNREAD, LOOKING_UP, READY, FOLLOWING, COMPILING, QUEUED ─► ENDED
+        READY ─► PREPARING ─► READY          an engine that died had its images
+        UNREAD, PREPARING, LOOKING_UP, READY, FOLLOWING, COMPILING, QUEUED ─► ENDED
     """
 
     UNREAD = "unread"  # put off: a suspect is read when it is isolated, a long job beside others
     READING = "reading"  # perhaps in another thread: it is not written meanwhile
+    PREPARING = "preparing"  # its images are, by other processes
     LOOKING_UP = "looking up"  # an answer to its key is being looked for
     READY = "ready"  # for the next engine
     FOLLOWING = "following"  # an equal job that the engine has
@@ -50,9 +53,16 @@ class JobPhase(Enum):
 
 _MOVES = {
     JobPhase.UNREAD: {JobPhase.READING, JobPhase.ENDED},
-    JobPhase.READING: {JobPhase.LOOKING_UP, JobPhase.READY, JobPhase.ENDING},
+    JobPhase.READING: {JobPhase.PREPARING, JobPhase.LOOKING_UP, JobPhase.READY, JobPhase.ENDING},
+    JobPhase.PREPARING: {JobPhase.READING, JobPhase.READY, JobPhase.ENDED},
     JobPhase.LOOKING_UP: {JobPhase.READY, JobPhase.ENDED},
-    JobPhase.READY: {JobPhase.FOLLOWING, JobPhase.COMPILING, JobPhase.QUEUED, JobPhase.ENDED},
+    JobPhase.READY: {
+        JobPhase.PREPARING,
+        JobPhase.FOLLOWING,
+        JobPhase.COMPILING,
+        JobPhase.QUEUED,
+        JobPhase.ENDED,
+    },
     JobPhase.FOLLOWING: {JobPhase.RUNNING, JobPhase.READY, JobPhase.ENDED},
     JobPhase.COMPILING: {JobPhase.QUEUED, JobPhase.RUNNING, JobPhase.READY, JobPhase.ENDED},
     JobPhase.QUEUED: {JobPhase.RUNNING, JobPhase.READY, JobPhase.ENDED},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from millstream.wire.messages import codec
 from millstream.wire.messages.choices import Choice
 from millstream.wire.messages.job_messages import ErrorInfo, Request, State, Timing, Usage
 from millstream.wire.messages.script_replies import StartReply
-from millstream_worker.engine.protocol.request import GrammarSpec, LimitSpec
+from millstream_worker.engine.protocol.request import GrammarSpec, ImageSpan, LimitSpec
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.encoding import Plain
 from millstream_worker.jobs.output import ChoiceOutput
@@ -71,12 +72,39 @@ UNDECIDED = JobEnd(State.RUNNING)
 
 
 @dataclass(slots=True, eq=False)
+class JobImages:
+    """`digests` and `fields`: of each image in the messages, in order; one may be there twice. `files`: their
+    bytes by digest, until they are prepared. `spans`: their places in the prompt, once it is known.
+    """
+
+    digests: tuple[bytes, ...] = ()
+    fields: tuple[str, ...] = ()
+    files: dict[bytes, bytes] = field(default_factory=dict, repr=False)
+    spans: tuple[ImageSpan, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Counts the tokens of the prompt that stand for features."""
+        return sum(count for span in self.spans for _, count in span.runs)
+
+    @property
+    def file_bytes(self) -> int:
+        return sum(map(len, self.files.values()))
+
+    def take(self, files: Sequence[bytes]) -> None:
+        """The files of a message that was fetched again."""
+        self.files = {digest_of(data): data for data in files}
+
+
+@dataclass(slots=True, eq=False)
 class JobInput:
     """A job's request, and what the engine is given of it."""
 
     request: Request
     put_off: StartReply | None = None  # until it is read
     unread_bytes: int = 0  # of its message and log, where these are long
+    image_bytes: int = 0  # of its message: of the images in it
+    images: JobImages = field(default_factory=JobImages)
     prompt: tuple[int, ...] = ()
     prediction: tuple[int, ...] = ()
     max_tokens: int = 0
@@ -178,7 +206,7 @@ class JobOutputs:
         """Returns those of the result."""
         return [row.choice() for row in self.rows] or [_plain(choice) for choice in self.earlier]
 
-    def usage(self, prompt_tokens: int) -> Plain:
+    def usage(self, prompt_tokens: int, image_tokens: int = 0) -> Plain:
         earlier = sum(len(choice.token_ids) for choice in self.earlier)
         return encoding.part(
             Usage,
@@ -187,7 +215,13 @@ class JobOutputs:
             output_tokens=sum(row.logged for row in self.rows) + earlier,
             draft_tokens=self.draft_tokens,
             accepted_draft_tokens=self.accepted_draft_tokens,
+            image_tokens=image_tokens,
         )
+
+
+def digest_of(data: bytes) -> bytes:
+    """Returns the digest of an image file: the same page saved anew is another image."""
+    return hashlib.sha256(data).digest()
 
 
 def _plain(choice: Choice) -> Plain:

@@ -33,9 +33,9 @@ class Net:
         try:
             yield
         except InvalidRequest as error:
-            job.conclude(State.FAILED, _bad_request(error))
+            job.conclude(State.FAILED, self.refusal(error))
         except (RecursionError, OverflowError) as error:
-            job.conclude(State.FAILED, _bad_request(beyond(error)))
+            job.conclude(State.FAILED, self.refusal(beyond(error)))
         except ENDS:
             raise
         except BaseException as error:  # noqa: BLE001 - a panic of a library in Rust is no Exception
@@ -55,6 +55,14 @@ class Net:
             self.metrics.cache_damaged.inc()
             event = "a kept result is damaged; its job is computed"
             self._tell(event, job, type(error).__name__, _trace(error))
+
+    def refusal(self, error: InvalidRequest) -> ErrorInfo:
+        """Returns what the sender is told. A template may have put halves of surrogate pairs into the text,
+        which no message can carry.
+        """
+        message = str(error).encode("utf-8", "backslashreplace").decode()
+        code = error.code if isinstance(error, ContextExceeded) else "bad_request"
+        return ErrorInfo(code=code, message=message, field=error.field)
 
     def unexpected(self, job: Job, kind: str, trace: str) -> ErrorInfo:
         """Count and log an exception of this kind, here or in the engine. Returns what the sender is told."""
@@ -76,10 +84,3 @@ class Net:
 
 def _trace(error: BaseException) -> str:
     return "".join(traceback.format_tb(error.__traceback__, -_FRAMES))
-
-
-def _bad_request(error: InvalidRequest) -> ErrorInfo:
-    """A template may have put halves of surrogate pairs into the text, which no message can carry."""
-    message = str(error).encode("utf-8", "backslashreplace").decode()
-    code = error.code if isinstance(error, ContextExceeded) else "bad_request"
-    return ErrorInfo(code=code, message=message, field=error.field)

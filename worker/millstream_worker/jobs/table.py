@@ -84,11 +84,16 @@ class JobTable:
         return [job for job in self._jobs.values() if job.phase is JobPhase.UNREAD and not job.attempt.alone]
 
     def put_off(self) -> list[Job]:
-        """Returns the same, and those whose reading was abandoned."""
+        """Returns the same, those whose reading was abandoned, and those whose images are not prepared."""
         return [
             *self.to_read(),
             *(job for job in self if job.phase.is_being_read and not job.attempt.alone),
+            *(job for job in self.to_prepare() if not job.attempt.alone),
         ]
+
+    def to_prepare(self) -> list[Job]:
+        """Returns jobs whose images are, in the order of arrival."""
+        return [job for job in self._jobs.values() if job.phase is JobPhase.PREPARING]
 
     def expect(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
         """These were delivered to this worker; making jobs of them may outlast a lease."""
@@ -119,7 +124,7 @@ class JobTable:
         self.to_write.set()
         if not job.phase.has_ended:
             self._queue.put(job)
-            if job.phase is JobPhase.UNREAD:
+            if job.phase in (JobPhase.UNREAD, JobPhase.PREPARING):
                 self.changed.notify()
 
     def suspect(self, job: Job) -> None:

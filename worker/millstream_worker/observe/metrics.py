@@ -11,6 +11,8 @@ It knows neither Redis nor the engine process.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from millstream.version import version
@@ -25,6 +27,7 @@ from millstream_worker.engine.protocol.outputs import EngineStats
 _WAITS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300, 900, 3600)
 _PER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _STEPS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_IMAGE_REASONS = ("damaged", "pixels", "frames", "depth", "size", "memory", "died", "time")
 _LONGEST_REASON = 300  # characters
 _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 # The engine's own figures: the field of EngineStats, and the series with its text.
@@ -67,6 +70,10 @@ class _Series:
         whole = Counter(f"millstream_{name}", text, ("queue", "state"), registry=self._registry)
         return {state: whole.labels(self._queue, state.value) for state in State if state.terminal}
 
+    def of_reasons(self, name: str, text: str, reasons: Sequence[str]) -> dict[str, Counter]:
+        whole = Counter(f"millstream_{name}", text, ("queue", "reason"), registry=self._registry)
+        return {reason: whole.labels(self._queue, reason) for reason in reasons}
+
     def gauge(self, name: str, text: str) -> Gauge:
         return self.gauges(name, text).labels(self._queue)
 
@@ -99,6 +106,7 @@ class Metrics:
         self._of_requests(make)
         self._of_engine(make)
         self._of_jobs(make)
+        self._of_images(make)
 
     def _of_requests(self, make: _Series) -> None:
         self.queue_time = make.histograms(
@@ -177,6 +185,25 @@ class Metrics:
         self.lease_lateness = make.gauge(
             "lease_renewal_lateness_seconds", "Delay of the last renewal of leases"
         )
+
+    def _of_images(self, make: _Series) -> None:
+        self._images_prepared = make.counter("images_prepared", "Images prepared for the model")
+        self._image_bytes = make.counter("image_bytes", "Bytes of prepared images, as the engine gets them")
+        self._image_time = make.histogram(
+            "image_prepare_seconds", "Opening and preparing an image, with its process", _STEPS_S
+        )
+        self._images_refused = make.of_reasons("images_refused", "Jobs refused for an image", _IMAGE_REASONS)
+        self.image_deaths = make.counter(
+            "image_processes_killed", "Processes that died over an image, or were killed for their time"
+        )
+
+    def image_prepared(self, size: int, seconds: float) -> None:
+        self._images_prepared.inc()
+        self._image_bytes.inc(size)
+        self._image_time.observe(seconds)
+
+    def image_refused(self, reason: str) -> None:
+        self._images_refused[reason].inc()
 
     def engine_ready(self, info: EngineInfo) -> None:
         """A new engine: its counters begin at zero."""

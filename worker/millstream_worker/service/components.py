@@ -21,6 +21,7 @@ from millstream_worker.engine_link.death_charges import Blame
 from millstream_worker.engine_link.link import EnginePort
 from millstream_worker.engine_link.quarantine import Quarantine
 from millstream_worker.engine_link.supervisor import EngineLaunch, EngineLimits, Supervisor
+from millstream_worker.images.pool import ImagePool, PoolLimits
 from millstream_worker.intake.admission import Admission
 from millstream_worker.intake.cached_results import CachedResults
 from millstream_worker.intake.capacity import Capacity
@@ -29,6 +30,8 @@ from millstream_worker.intake.job_starter import JobStarter
 from millstream_worker.intake.lanes import LaneReader
 from millstream_worker.intake.long_job_reader import LongJobReader
 from millstream_worker.intake.loop import Intake, ShardSource
+from millstream_worker.intake.message_fetch import MessageFetch
+from millstream_worker.intake.pictures.pictures import Pictures
 from millstream_worker.intake.prepare_job import JobBounds
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
@@ -42,6 +45,7 @@ from millstream_worker.observe.health import Health
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.watchdog import LoopWatch, Watchdog
 from millstream_worker.service.engine_events import EngineEvents
+from millstream_worker.service.image_reader import ImageReader
 from millstream_worker.service.queue_model import QueueModel
 from millstream_worker.service.report import Report
 from millstream_worker.service.stop_signal import StopSignal
@@ -81,6 +85,8 @@ class Components:
     readers: Sequence[Redis]  # one blocking connection for each intake
     intakes: Sequence[Intake]
     reading: LongJobReader
+    pictures: Pictures
+    pool: ImagePool
     lookup: CachedResults
     writer: Writer
     leases: Leases
@@ -99,6 +105,9 @@ def assemble(resources: Resources, info: QueueInfo, stop: StopSignal) -> Compone
     # the held jobs, and the engine
     engine, model = EnginePort(), ModelSlot(reads_defaults=settings.generation_config == "auto")
     queue = EngineQueue(engine)
+    queue.images.salted = settings.prefix_scope == "tenant"
+    pool = _image_pool(settings, metrics)
+    model.read_images = ImageReader(pool, settings.image_processes).read
     table = JobTable(queue)
     capacity = Capacity(table, queue, model, lookahead=settings.lookahead, shards=len(shards))
     net = Net(metrics)
@@ -121,6 +130,16 @@ def assemble(resources: Resources, info: QueueInfo, stop: StopSignal) -> Compone
     preparer = JobPreparer(model, capacity, bounds, net, keeps=bool(settings.result_cache))
     lookup = CachedResults(consumer, table, queue, clock, net, watch("lookup", 1.0))
     admission = Admission(table, queue, preparer, limits, lookup, log_payloads=settings.log_payloads)
+    fetch = MessageFetch(consumer, table)
+    pictures = Pictures(
+        table, queue, model, fetch, net, watch("pictures", 3 * settings.image_timeout_s),
+        prepare=pool.prepare, complete=admission.read_with_images, at_once=lambda: pool.size,
+        most_at_once=max(8, settings.image_processes),
+    )  # fmt: skip
+    reading = LongJobReader(
+        fetch, table, queue, capacity, watch("reading"),
+        read=admission.read, takes_images=lambda: pictures.takes_more,
+    )  # fmt: skip
     starting = JobStarter(consumer, table, queue, admission, model, refused)
     reclaimer = Reclaimer(consumer, metrics, lease_s=settings.lease_s, renew_s=settings.renew_s)
     readers = [resources.endpoint.blocking(consumer.name, block_s=settings.block_s) for _ in shards]
@@ -162,7 +181,9 @@ def assemble(resources: Resources, info: QueueInfo, stop: StopSignal) -> Compone
         quarantine=Quarantine(consumer, table, queue, metrics, watch("quarantine"), read=admission.read),
         readers=readers,
         intakes=intakes,
-        reading=LongJobReader(consumer, table, queue, capacity, watch("reading"), read=admission.read),
+        reading=reading,
+        pictures=pictures,
+        pool=pool,
         lookup=lookup,
         writer=Writer(consumer, table, clock, builder, reply_handler, watch("writer")),
         leases=Leases(resources.renewing, table, metrics, settings.renew_s, renewal),
@@ -173,6 +194,11 @@ def assemble(resources: Resources, info: QueueInfo, stop: StopSignal) -> Compone
         upkeep=upkeep,
         report=report,
     )
+
+
+def _image_pool(settings: Settings, metrics: Metrics) -> ImagePool:
+    limits = PoolLimits(settings.image_timeout_s, settings.max_image_pixels)
+    return ImagePool(limits, settings.image_options, died=metrics.image_deaths.inc)
 
 
 def _engine_limits(settings: Settings) -> EngineLimits:

@@ -18,7 +18,9 @@ from millstream_worker.service.stop_signal import StopSignal
 _log = structlog.get_logger(__name__)
 _ENGINE_STOP_S = 5.0
 _PULSE_S = 1.0
-_LOOPS = ("supervisor", "writer", "leases", "reading", "lookup", "quarantine", "control", "upkeep")
+_LOOPS = (
+    "supervisor", "writer", "leases", "reading", "pictures", "lookup", "quarantine", "control", "upkeep"
+)  # fmt: skip
 
 
 class QueueSession:
@@ -56,6 +58,7 @@ class QueueSession:
     async def aclose(self) -> None:
         for reader in self.components.readers:
             await reader.aclose()
+        await self.components.pool.close()
 
     def _start(self, group: asyncio.TaskGroup) -> dict[str, asyncio.Task[None]]:
         """Every component's loop, by name; those of the shards are "intake 0" and so on."""
@@ -67,7 +70,7 @@ class QueueSession:
         components = self.components
         self._begin_drain()
         intakes = [task for name, task in tasks.items() if name.startswith("intake")]
-        await asyncio.wait([*intakes, tasks["reading"]])  # 1 no new work
+        await asyncio.wait([*intakes, tasks["reading"], tasks["pictures"]])  # 1 no new work
         await self._release(components.table.put_off)  # 2 others read the long jobs
         await self._finish_running()  # 3 leases are still renewed here
         components.quarantine.stop()
@@ -92,11 +95,12 @@ class QueueSession:
         for intake in components.intakes:
             intake.stop()
         components.reading.stop()
+        components.pictures.stop()
 
     async def _stop_all(self) -> None:
         parts = self.components
-        stopped: list[Any] = [parts.reading, parts.quarantine, parts.writer, parts.lookup, parts.leases]
-        for part in (*parts.intakes, *stopped, parts.upkeep):
+        stopped: list[Any] = [parts.reading, parts.pictures, parts.quarantine, parts.writer, parts.lookup]
+        for part in (*parts.intakes, *stopped, parts.leases, parts.upkeep):
             part.stop()
         await parts.control.stop()
 

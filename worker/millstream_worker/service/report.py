@@ -86,6 +86,7 @@ class Report:
             output_per_s=output_per_s,
             prefix_queried=stats.prefix_queried_total,
             prefix_hit=stats.prefix_hit_total,
+            images=bool(info and info.images),
             state=self._state,
             step="" if self.engine.up else self.model.step[:_LONGEST_STEP],
             started_ms=self.started_ms,

@@ -12,7 +12,7 @@ from millstream.errors import InvalidRequest
 from millstream.wire.messages.job_messages import Request
 from millstream_worker.text.continued_turn import cut_behind, marked
 from millstream_worker.text.template.call_probe import Turn
-from millstream_worker.text.template.message_turns import turns_of
+from millstream_worker.text.template.message_turns import IMAGE, turns_of
 from millstream_worker.text.template.render_budget import TemplateTooMuch, size_of
 from millstream_worker.text.template.template_environment import TemplateEnvironment
 from millstream_worker.text.template.template_probes import QUESTION, TemplateProbes
@@ -60,6 +60,11 @@ class ChatTemplate:
         turns, tools = turns_of(messages, request.tools or (), self.known)
         text = self._checked_text(turns, tools, variables, request.add_generation_prompt)
         return cut_behind(text) if request.continue_final_message else text
+
+    def with_two_images(self) -> str:
+        """The text of a short conversation with two images; empty if the template takes none."""
+        parts = [IMAGE, {"type": "text", "text": "probe_word"}, IMAGE]
+        return self._try([{"role": "user", "content": parts}]) if self.exists else ""
 
     def _variables(self, request: Request, thinks: bool) -> dict[str, Any]:
         """Its chat_template_kwargs, and the effort in the template's own words."""

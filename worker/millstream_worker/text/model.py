@@ -125,6 +125,15 @@ class TextModel:
             field, self._counting.ids(text, add_special_tokens=field == "prompt", most=most, last=last)
         )
 
+    def ids_of(self, rendered: str) -> list[int]:
+        """The token ids of a rendered conversation."""
+        return self._counting.ids(rendered, add_special_tokens=False)
+
+    def text_of(self, ids: Sequence[int]) -> str:
+        """The text of these ids, special ones shown."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
+
     def predicted(self, text: str, most: int) -> list[int]:
         """A guess of an answer as token ids, at most so many. Raises InvalidRequest."""
         ids = self._counting.ids(text, add_special_tokens=False)[:most]

@@ -41,5 +41,6 @@ def cache_key(job: Job, served: ServedModel) -> bytes:
         job.request.continue_final_message,
     )
     whole = hashlib.sha256(array("q", job.input.prompt).tobytes())
+    whole.update(b"".join(job.input.images.digests))
     whole.update(repr(parts).encode("utf-8", "surrogatepass"))
     return whole.digest()

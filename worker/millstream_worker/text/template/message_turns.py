@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pydantic_core import from_json
 
+from millstream.wire.messages.images import MessagePart
 from millstream.wire.messages.job_messages import ChatMessage
 from millstream.wire.messages.tools import CALL_BEGIN, CALL_END, Tool, ToolCall
 from millstream_worker.text.template.call_probe import Turn, call_of
 from millstream_worker.text.template.template_probes import TemplateProbes
 
+IMAGE: Turn = {"type": "image"}  # nothing of the sender's: processors open paths and fetch addresses
 _ABOUT_TOOLS = f"""You can call these functions, each described as JSON:
 <tools>
 %s
@@ -38,9 +41,10 @@ def turns_of(
 
 def _turn(message: ChatMessage, names: Mapping[str, str], known: TemplateProbes) -> Turn:
     """Arguments are objects, an outcome has its name. `names`: of called functions, by the calls' ids."""
+    content = [_part(part) for part in message.parts] or message.content
     if message.role == "tool" and not known.takes_outcomes:
-        return {"role": "user", "content": f"<tool_response>\n{message.content}\n</tool_response>"}
-    turn: Turn = {"role": message.role, "content": message.content}
+        return {"role": "user", "content": _enclosed("<tool_response>\n", content, "\n</tool_response>")}
+    turn: Turn = {"role": message.role, "content": content}
     if message.tool_calls and known.knows_tools:
         if not message.content:
             turn = {"role": message.role} | known.calling.content
@@ -62,10 +66,21 @@ def _with_tools(turns: Sequence[Turn], tools: Sequence[Turn], known: TemplatePro
     about = _ABOUT_TOOLS % "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     first, *others = turns
     if first["role"] == "system":
-        return [{**first, "content": f"{first['content']}\n\n{about}"}, *others]
+        return [{**first, "content": _enclosed("", first["content"], f"\n\n{about}")}, *others]
     if known.takes_system:
         return [{"role": "system", "content": about}, *turns]
-    return [{**first, "content": f"{about}\n\n{first['content']}"}, *others]
+    return [{**first, "content": _enclosed(f"{about}\n\n", first["content"], "")}, *others]
+
+
+def _part(part: MessagePart) -> Turn:
+    return IMAGE if part.text is None else {"type": "text", "text": part.text}
+
+
+def _enclosed(before: str, content: Any, behind: str) -> Any:
+    """A text, or a list of parts, between two texts."""
+    if isinstance(content, str):
+        return f"{before}{content}{behind}"
+    return [{"type": "text", "text": before}, *content, {"type": "text", "text": behind}]
 
 
 def _described(tool: Tool) -> Turn:

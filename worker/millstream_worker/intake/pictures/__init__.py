@@ -1,0 +1,1 @@
+"""Images of jobs: their turn, their bound, and the way to the engine."""

@@ -1,0 +1,1 @@
+"""The prepared images of all jobs under way."""
