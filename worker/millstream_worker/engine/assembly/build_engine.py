@@ -12,7 +12,7 @@ from millstream_worker.engine.assembly.checked_model import load_checked
 from millstream_worker.engine.assembly.chosen_device import choose_device
 from millstream_worker.engine.assembly.engine_grammars import grammars_for
 from millstream_worker.engine.assembly.fitted_memory import fit_memory
-from millstream_worker.engine.assembly.image_reader import load_images
+from millstream_worker.engine.assembly.model_images import load_images
 from millstream_worker.engine.assembly.model_runner import runner_for, step_form
 from millstream_worker.engine.assembly.sampling_choice import choose_sampling
 from millstream_worker.engine.assembly.step_scheduler import describe, scheduler_for

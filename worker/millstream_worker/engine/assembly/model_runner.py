@@ -24,14 +24,14 @@ from millstream_worker.engine.runner.sampling.sampler import Sampler
 from millstream_worker.engine.runner.self_check.findings import Findings
 
 if TYPE_CHECKING:
-    from millstream_worker.engine.assembly.image_reader import ImageReader
+    from millstream_worker.engine.assembly.model_images import ModelImages
 
 
 def runner_for(
     loaded: LoadedModel,
     memory: FittedMemory,
     chooser: Chooser,
-    images: ImageReader,
+    images: ModelImages,
     report: Callable[[str], None],
     mark: Callable[[], None],
 ) -> tuple[Runner, HostSwap | None]:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 
 from millstream_worker.engine.assembly.fitted_memory import FittedMemory
-from millstream_worker.engine.assembly.image_reader import ImageReader
+from millstream_worker.engine.assembly.model_images import ModelImages
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
@@ -29,7 +29,7 @@ def describe(
     checkpoint: Checkpoint,
     loaded: LoadedModel,
     memory: FittedMemory,
-    images: ImageReader,
+    images: ModelImages,
     report: Callable[[str], None],
 ) -> EngineInfo:
     """Returns the facts about an engine, and reports them; without the findings at its start."""
@@ -67,7 +67,7 @@ def describe(
 
 
 def scheduler_for(
-    memory: FittedMemory, info: EngineInfo, images: ImageReader, depth: int, swap: HostSwap | None
+    memory: FittedMemory, info: EngineInfo, images: ModelImages, depth: int, swap: HostSwap | None
 ) -> Scheduler:
     """Returns the scheduler of an engine that has `depth` steps in flight."""
     config = memory.config

@@ -30,7 +30,7 @@ _MEMORY = {"cpu": 512 * 2**20, "cuda": 2 * 2**30}  # bytes, by the kind of devic
 
 
 @dataclass(frozen=True, slots=True)
-class ImageReader:
+class ModelImages:
     """`features`: None where no images are read; `reason`: why, if the model could read some. `memory`: bytes
     of images at a time."""
 
@@ -61,18 +61,18 @@ def load_images(
     loaded: LoadedModel,
     findings: Findings,
     mark: Callable[[], None],
-) -> ImageReader:
+) -> ModelImages:
     """Returns the reader of a model's images. Raises ValueError for an `image_memory` that is no size."""
     folder = str(checkpoint.folder)
     kind = load_config(folder).model_type
     if kind not in HALVES:
-        return ImageReader()
+        return ModelImages()
     try:
         features = _read(config, folder, kind, loaded, findings, mark)
     except (_NotRead, ImagesUnsupported, UnsupportedModel, Mismatch) as error:
         reason = short(error) if isinstance(error, Mismatch) else str(error)
         findings.fall_back(f"{kind} serves text only here: {reason}")
-        return ImageReader(reason=f"{kind} serves text only here: {reason}")
+        return ModelImages(reason=f"{kind} serves text only here: {reason}")
     memory = _MEMORY[loaded.device.type]
     if config.image_memory != "auto":
         given = size_bytes(config.image_memory)
@@ -80,7 +80,7 @@ def load_images(
             raise ValueError(f"image_memory {config.image_memory!r} is no size, such as '512MiB'")
         memory = given
     findings.report(f"images: {kind}, {memory / 2**20:,.0f} MiB for those of jobs under way")
-    return ImageReader(features, memory=memory)
+    return ModelImages(features, memory=memory)
 
 
 class _NotRead(Exception):
