@@ -12,8 +12,8 @@ from support.engine.counting import ErringDrafter, Rig
 from support.engine.counting_images import holding
 
 from millstream_worker.engine.brain.images.encode_choice import EncodeChoice
+from millstream_worker.engine.brain.images.feature_pool import FeaturePool
 from millstream_worker.engine.brain.images.held_image import HeldImage, PlacedImage
-from millstream_worker.engine.brain.images.image_pool import ImagePool
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.protocol.request import EngineRequest, ImageSpan
@@ -172,7 +172,7 @@ def test_a_chunk_ends_before_what_the_step_cannot_encode() -> None:
 
 
 def test_the_image_that_was_dropped_first_goes_first() -> None:
-    pool = ImagePool(2 * 4, 1, 0.0)
+    pool = FeaturePool(2 * 4, 1, 0.0)
     for name in (b"a", b"b", b"c"):
         pool.hold(("", name), 4, 1)
         pool.begin_plan(waited_for=False)

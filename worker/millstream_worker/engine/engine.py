@@ -12,8 +12,8 @@ from typing import Generic, Protocol, TypeVar
 
 from millstream_worker.engine.answer_checks import AnswerChecks
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
+from millstream_worker.engine.brain.images.feature_pool import FeaturePool
 from millstream_worker.engine.brain.images.held_image import ImageKey
-from millstream_worker.engine.brain.images.image_pool import ImagePool
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.grammars.grammar_thread import GrammarThread
 from millstream_worker.engine.protocol.frames import Array, DropImage, HoldImage
@@ -105,7 +105,7 @@ class Engine(Generic[H]):
         store, pool = self._of_images()
         store.forget(pool.drop(self.scheduler.image_key(image.salt, image.digest)))
 
-    def _of_images(self) -> tuple[ImageStore, ImagePool]:
+    def _of_images(self) -> tuple[ImageStore, FeaturePool]:
         pool = self.scheduler.images
         if self.images is None or pool is None:
             raise AssertionError("the front sends no images to a model that reads none")

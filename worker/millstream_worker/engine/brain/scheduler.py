@@ -25,8 +25,8 @@ from millstream_worker.engine.brain.batch.shared_prefixes import SharedPrefixes
 from millstream_worker.engine.brain.cache.blocks import BlockPool
 from millstream_worker.engine.brain.cache.host_pool import HostPool
 from millstream_worker.engine.brain.cache.states import StatePool
+from millstream_worker.engine.brain.images.feature_pool import FeaturePool
 from millstream_worker.engine.brain.images.held_image import ImageKey
-from millstream_worker.engine.brain.images.image_pool import ImagePool
 from millstream_worker.engine.brain.running.admit_rows import admit, displace, priority_to_admit
 from millstream_worker.engine.brain.running.constrained_rows import ConstrainedRows
 from millstream_worker.engine.brain.running.continue_rows import continue_rows
@@ -51,10 +51,10 @@ class Scheduler:
         self, config: SchedulerConfig, drafter: Drafter | None = None, rope: Rope | None = None
     ) -> None:
         self.config = config
-        self.images: ImagePool | None = None
+        self.images: FeaturePool | None = None
         if config.feature_bytes:
             target_s = config.step_time_target_s
-            self.images = ImagePool(config.image_bytes, config.feature_bytes, target_s)
+            self.images = FeaturePool(config.image_bytes, config.feature_bytes, target_s)
         self._row_factory = RowFactory(config, self.images, rope)
         host = HostPool(config.host_blocks, config.host_blocks_a_step) if config.host_blocks else None
         pool = BlockPool(config.blocks, host)

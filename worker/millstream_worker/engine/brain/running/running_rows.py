@@ -14,7 +14,7 @@ from millstream_worker.engine.brain.batch.rows import Origin, Row, RowState
 from millstream_worker.engine.brain.cache.blocks import BlockPool
 from millstream_worker.engine.brain.cache.states import StatePool
 from millstream_worker.engine.brain.images.encode_choice import EncodeChoice
-from millstream_worker.engine.brain.images.image_pool import ImagePool
+from millstream_worker.engine.brain.images.feature_pool import FeaturePool
 from millstream_worker.engine.brain.waiting.waiting_rows import WaitingRows
 
 
@@ -44,7 +44,7 @@ class RunningRows:
         batch: Batch,
         waiting: WaitingRows,
         states: StatePool | None = None,
-        images: ImagePool | None = None,
+        images: FeaturePool | None = None,
     ) -> None:
         self.pool = pool
         self.states = states

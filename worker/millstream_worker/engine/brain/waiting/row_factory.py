@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from millstream_worker.engine.brain.batch.rows import Origin, Row
 from millstream_worker.engine.brain.cache.block_hash import extend_chain, root_hash
+from millstream_worker.engine.brain.images.feature_pool import FeaturePool
 from millstream_worker.engine.brain.images.held_image import PlacedImage, RopePositions
-from millstream_worker.engine.brain.images.image_pool import ImagePool
 from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.grammars.limited_matcher import LimitedMatcher
 from millstream_worker.engine.grammars.matcher import Matcher
@@ -27,7 +27,7 @@ class RowFactory:
     prompt with images, for a model whose RoPE has several axes."""
 
     def __init__(
-        self, config: SchedulerConfig, images: ImagePool | None = None, rope: Rope | None = None
+        self, config: SchedulerConfig, images: FeaturePool | None = None, rope: Rope | None = None
     ) -> None:
         self._config = config
         self._images = images

@@ -18,7 +18,7 @@ _WEIGHT = 0.3  # of the newest seconds of a unit
 _ENCODE_S = 1.0  # of a step beside which nobody waits for tokens
 
 
-class ImagePool:
+class FeaturePool:
     """`most_bytes`: of features; `feature_bytes`: of one; `target_s`: of a step in which somebody waits for
     tokens; 0: any."""
 
