@@ -57,6 +57,7 @@ def describe(
         no_images=images.reason,
         image_memory=images.memory,
         feature_bytes=images.feature_bytes,
+        image_options=config.image_options,
     )
     lines = [*loaded.notes, capacity_line(info)]
     if loaded.state_specs:

@@ -74,6 +74,7 @@ class EngineInfo:
     no_images: str = ""  # why a model that could read images does not; "": it reads text alone
     image_memory: int = 0  # bytes of images that it holds at a time
     feature_bytes: int = 0  # of the features of one token of an image
+    image_options: str = ""  # of its image processor, as JSON
 
     @property
     def labels(self) -> dict[str, str]:

@@ -41,6 +41,8 @@ def cache_key(job: Job, served: ServedModel) -> bytes:
         job.request.continue_final_message,
     )
     whole = hashlib.sha256(array("q", job.input.prompt).tobytes())
-    whole.update(b"".join(job.input.images.digests))
+    if job.input.images.digests:
+        options = hashlib.sha256(served.info.image_options.encode("utf-8", "surrogatepass"))
+        whole.update(options.digest() + b"".join(job.input.images.digests))
     whole.update(repr(parts).encode("utf-8", "surrogatepass"))
     return whole.digest()
