@@ -7,7 +7,7 @@ from ops.models.tables import tables
 from support.pages import ROOT
 
 
-@pytest.mark.parametrize("name", ["published", "halves", "left_out", "field"])
+@pytest.mark.parametrize("name", ["published", "halves", "images", "left_out", "field"])
 def test_the_page_of_models_is_up_to_date(name: str) -> None:
     page = (ROOT / "ops/pages/models.md").read_text("utf-8")
     block = f"<!-- {name} -->\n{tables()[name]}\n<!-- /{name} -->"

@@ -15,7 +15,14 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
-from millstream_worker.engine.runner.model_config.model_types import FOREIGN, HALVES, PROVEN, RECURRENT, table
+from millstream_worker.engine.runner.model_config.model_types import (
+    FOREIGN,
+    HALVES,
+    IMAGE_UNITS,
+    PROVEN,
+    RECURRENT,
+    table,
+)
 from millstream_worker.engine.runner.model_config.support import LISTED, UnsupportedModel, check, unknown_type
 
 FIELD = Path(__file__).with_name("field.tsv")
@@ -52,6 +59,7 @@ def tables() -> dict[str, str]:
     return {
         "published": _names(PROVEN),
         "halves": _names(HALVES),
+        "images": _names(IMAGE_UNITS),
         "recurrent": _names(RECURRENT),
         "left_out": "\n".join(("| why | types |", "|---|---|", *left_out)),
         "field": _field(models()),

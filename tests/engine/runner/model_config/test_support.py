@@ -14,7 +14,7 @@ from support.pages import ROOT
 from transformers import AutoConfig, PretrainedConfig
 
 from millstream_worker.engine.runner.model.load import load_model
-from millstream_worker.engine.runner.model_config.model_types import HALVES, PROVEN
+from millstream_worker.engine.runner.model_config.model_types import HALVES, IMAGE_UNITS, PROVEN
 from millstream_worker.engine.runner.model_config.quantization import READ_METHODS
 from millstream_worker.engine.runner.model_config.support import (
     UnsupportedModel,
@@ -75,6 +75,7 @@ def test_the_readme_has_the_number_of_types() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     assert f"[{len(PROVEN)} model types]" in readme
     assert f"of {len(HALVES)} multimodal ones the text half" in readme
+    assert f"of {len(IMAGE_UNITS)} their [images]" in readme
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,6 @@ def table() -> Iterator[tuple[str, str, str]]:
         if model_type in PROVEN:
             yield model_type, "as published", "on CPUs only so far" if model_type in RECURRENT else ""
         elif model_type in HALVES:
-            yield model_type, "its text half", ""
+            yield model_type, "its text half", "and images" if model_type in IMAGE_UNITS else ""
         else:
             yield model_type, "left out", REASONS[model_type]
