@@ -96,6 +96,7 @@ async def test_a_killed_child_costs_its_image_one_try(checkpoint: Path) -> None:
     assert len(deaths) == 1
 
 
+@pytest.mark.slow
 async def test_an_image_that_kills_twice_is_refused(checkpoint: Path) -> None:
     async with opened(checkpoint) as (pool, deaths):
         preparing = asyncio.ensure_future(pool.prepare(slow_image()))
@@ -110,9 +111,10 @@ async def test_an_image_that_kills_twice_is_refused(checkpoint: Path) -> None:
     assert len(deaths) == 2
 
 
+@pytest.mark.slow
 async def test_an_image_that_hangs_is_refused_in_time(checkpoint: Path) -> None:
     """Its process is stopped, so that no bound of CPU time ends it."""
-    async with opened(checkpoint, timeout_s=1.0) as (pool, deaths):
+    async with opened(checkpoint, timeout_s=3.0) as (pool, deaths):
         preparing = asyncio.ensure_future(pool.prepare(slow_image()))
         stopped: set[int] = set()
         begun = time.monotonic()
@@ -120,9 +122,9 @@ async def test_an_image_that_hangs_is_refused_in_time(checkpoint: Path) -> None:
             child = await child_of(pool, stopped)
             child.suspend()
             stopped.add(child.pid)
-        with pytest.raises(BadImage, match=r"not prepared within 1 s, twice .*IMAGE_TIMEOUT_S"):
+        with pytest.raises(BadImage, match=r"not prepared within 3 s, twice .*IMAGE_TIMEOUT_S"):
             await preparing
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 60
     assert len(deaths) == 2
 
 
@@ -149,6 +151,7 @@ async def test_a_stopped_nursery_is_replaced(checkpoint: Path, monkeypatch: pyte
         assert pool.pids != [before]
 
 
+@pytest.mark.slow
 async def test_a_cancelled_image_leaves_no_child(checkpoint: Path) -> None:
     async with opened(checkpoint) as (pool, deaths):
         preparing = asyncio.ensure_future(pool.prepare(slow_image()))
@@ -159,6 +162,7 @@ async def test_a_cancelled_image_leaves_no_child(checkpoint: Path) -> None:
     assert not deaths
 
 
+@pytest.mark.slow
 async def test_children_have_bounds_and_no_secrets(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLSTREAM_REDIS_URL", "redis://:secret@host")
     monkeypatch.setenv("HF_TOKEN", "secret")
@@ -197,6 +201,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_all_end_with_a_worker_that_is_killed(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "image").write_bytes(slow_image())
     with (tmp_path / "image").open("rb") as image:
@@ -205,8 +210,13 @@ def test_all_end_with_a_worker_that_is_killed(checkpoint: Path, tmp_path: Path) 
         )
     assert worker.stdout is not None
     nursery = psutil.Process(int(worker.stdout.readline()))
-    children = nursery.children()
-    assert children
+    children: list[psutil.Process] = []
+
+    def has_children() -> bool:
+        children[:] = nursery.children()
+        return bool(children)
+
+    asyncio.run(until(has_children))
     worker.kill()
     worker.wait()
     worker.stdout.close()
@@ -221,6 +231,7 @@ async def test_a_checkpoint_without_a_processor_has_no_pool(tmp_path: Path) -> N
     assert pool.pids == []
 
 
+@pytest.mark.slow
 async def test_thin_and_tiny_images_are_prepared_or_refused(checkpoint: Path) -> None:
     async with opened(checkpoint) as (pool, deaths):
         for size in ((1, 1), (10_000, 1), (1, 10_000), (3, 1)):
