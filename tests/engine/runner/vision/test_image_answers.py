@@ -100,6 +100,43 @@ def test_other_forms_answer_the_same(options: dict[str, str], answered: Answered
     _check(known, engine)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["idefics3", "qwen3_vl"])
+def test_compiled_and_replayed_steps_answer_the_same(kind: str, answered: Answered) -> None:
+    """Steps without images are replayed, also behind images with positions of several axes."""
+    known = answered(kind)
+    engine = _engine(known, max_step_tokens=40, attention="native", compile_model="on")
+    hold(engine, known.pages)
+    for handle in (10, 100, 200):
+        _check(known, engine, handle)
+    assert engine.runner.model is not engine.runner.model.eager
+
+
+@pytest.mark.slow
+def test_quantised_weights_and_keys_read_images(answered: Answered) -> None:
+    """Of the text half; its answers are near those of the checkpoint's weights, and the same in any batch."""
+    known = answered("idefics3")
+    found = []
+    for rows in (1, 8):
+        engine = _engine(known, max_rows=rows, weights="int8", kv_dtype="int8", dtype="auto")
+        hold(engine, known.pages)
+        found.append(run(engine, [one.request(at, 4) for at, one in enumerate(known.pages)]))
+    assert found[0] == found[1]
+    firsts = [found[0][at][0] == one[0] for at, one in enumerate(known.expected)]
+    assert sum(firsts) >= len(firsts) - 2
+
+
+@pytest.mark.xdist_group("images_idefics3")
+def test_tenants_share_no_images(answered: Answered) -> None:
+    known = answered("idefics3")
+    engine = _engine(known)
+    for salt in ("a", "b"):
+        hold(engine, known.pages[1:2], salt)
+        run(engine, [known.pages[1].request(ord(salt), 2, salt=salt)])
+    [(_, prepared)] = known.pages[1].images
+    assert engine.scheduler.images.encoded == 2 * engine.images.tower.units(prepared.arrays)
+
+
 @pytest.mark.xdist_group("images_idefics3")
 def test_answers_depend_on_the_image(answered: Answered) -> None:
     expected = answered("idefics3").expected
