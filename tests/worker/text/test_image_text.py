@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.models.vision_checkpoints import TEMPLATE, VisionCheckpoint, build, picture
+from support.wire.image_files import png
 
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.job_messages import Request
@@ -46,7 +47,8 @@ def facts_of(whole: VisionCheckpoint) -> ProcessorFacts:
 def asked(*parts: dict[str, Any], **fields: Any) -> Request:
     before = {"role": "system", "content": "be short"}
     messages = [before, {"role": "user", "parts": parts}]
-    return Request.model_validate({"messages": messages, "images": [{"data": b"x"}] * 2, **fields})
+    images = [{"data": png()}] * sum("image" in part for part in parts)
+    return Request.model_validate({"messages": messages, "images": images, **fields})
 
 
 BOTH = ({"text": "left "}, {"image": 0}, {"text": " right "}, {"image": 1}, {"text": " what?"})
@@ -146,7 +148,7 @@ def test_tools_stand_beside_the_parts_of_a_first_message(whole: VisionCheckpoint
         {"role": "user", "parts": [{"image": 0}, {"text": "read"}]},
         {"role": "tool", "parts": [{"text": "seen: "}, {"image": 1}], "tool_call_id": "x"},
     ]
-    request = Request.model_validate({"messages": messages, "images": [{"data": b"x"}] * 2, "tools": tools})
+    request = Request.model_validate({"messages": messages, "images": [{"data": png()}] * 2, "tools": tools})
     shown = text.template.render(request)
     placeholder = whole.processor.image_token
     assert "<tools>" in shown
