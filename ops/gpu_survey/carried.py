@@ -28,7 +28,8 @@ MACHINE_HAS = frozenset(
     }
 )  # fmt: skip
 WHEELS = (  # which the machine lacks
-    "attrs", "gguf", "jsonschema", "jsonschema-specifications", "llguidance", "referencing", "rpds-py",
+    "attrs", "gguf", "jsonschema", "jsonschema-specifications", "llguidance", "pillow", "referencing",
+    "rpds-py",
 )  # fmt: skip
 HUMMING = "humming-kernels==0.1.19"  # for step 5
 _CACHE, _CACHED = "cache.tar.gz", ("triton", "engine")

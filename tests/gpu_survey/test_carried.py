@@ -48,7 +48,7 @@ def test_every_import_of_the_survey_is_installed_or_carried() -> None:
     files = [*ENGINE.rglob("*.py"), *parts.rglob("*.py"), *(carried.ROOT / path for path in BESIDE)]
     imported = third_party(files) - {"humming"}  # of step 5, packed on request
     assert {"torch", "llguidance", "gguf"} <= imported
-    wheels = {name.replace("-", "_") for name in carried.WHEELS}
+    wheels = {{"pillow": "PIL"}.get(name, name.replace("-", "_")) for name in carried.WHEELS}
     assert sorted(imported - carried.MACHINE_HAS - wheels) == []
 
 
