@@ -16,6 +16,7 @@ from millstream.batch.rows.line_splitter import InputLine
 from millstream.batch.rows.output_rows import fault_row
 from millstream.batch.rows.seen_ids import SeenIds
 from millstream.batch.run.file_ledger import FileLedger
+from millstream.batch.run.late_rows import LateRows
 from millstream.batch.run.line_run import CHUNK_ROWS, LineRun
 from millstream.batch.run.run_clock import RunClock
 from millstream.batch.run.run_options import RunOptions
@@ -44,7 +45,8 @@ class BatchRun:
         self.clock = RunClock(self.tally, journal)
         self._journal, self._client, self._room = journal, client, room
         self._options = options = options or RunOptions()
-        self.ledger = FileLedger(journal, client, options, self.tally, self.clock)
+        self._late = LateRows(source.path, options)
+        self.ledger = FileLedger(journal, client, options, self.tally, self.clock, self._late)
         self.lines = LineRun(self.ledger, Window(options.window, options.window_bytes))
         self._seen = SeenIds()  # custom_ids of this pass
 
@@ -57,6 +59,7 @@ class BatchRun:
             await self.lines.run(self._rows())
         finally:
             self.clock.stop()
+            self._late.close()
         await self.ledger.cleanup.clear()
         return self.tally.summary(self.clock.seconds, self.clock.earlier)
 
@@ -109,4 +112,5 @@ class BatchRun:
         row = self._options.row_of(line, custom_id, fields)
         note_names(self.tally.unknown, row.ignored)
         self.tally.deprecated.update(row.deprecated)
-        return row if self._options.reuse else replace(row, answer_key=None)
+        row = row if self._options.reuse else replace(row, answer_key=None)
+        return self._late.with_light(row, line.place)

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from millstream.batch.files.journal import Journal
+from millstream.batch.media.media_folder import DEFAULT_DPI, MediaFolder, PageFormat
 from millstream.batch.run.model_watch import OnChange
 from millstream.batch.run.run_options import DEFAULT_WINDOW, RunOptions
 from millstream.cli.batch.batch_cancel import cancel
@@ -29,7 +30,10 @@ from millstream.cli.shared.shared_options import (
     DurabilityTimeout,
     Input,
     LineSchema,
+    Media,
     Model,
+    PageFormatOf,
+    PdfDpi,
     RedisUrl,
     Replicas,
     StrictFields,
@@ -61,6 +65,9 @@ def run(
     lane: Annotated[Lane, typer.Option(help="Workers serve interactive before batch.")] = Lane.BATCH,
     tenant: Annotated[str, typer.Option(help="Fairness and cached prefixes are per tenant.")] = "",
     schema: LineSchema = None,
+    media: Media = None,
+    pdf_dpi: PdfDpi = DEFAULT_DPI,
+    page_format: PageFormatOf = PageFormat.PNG,
     journal_file: Annotated[
         Path | None,
         typer.Option("--journal", metavar="FILE", help="With -o -: file that keeps the run's rows."),
@@ -131,6 +138,7 @@ def run(
                 strict_fields=strict_fields,
                 reuse=not no_reuse,
                 response_format=response_format,
+                media=None if media is None else MediaFolder.of(media, pdf_dpi, page_format),
             ),
             client,
             price_per_hour,

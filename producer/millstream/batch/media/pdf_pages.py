@@ -1,0 +1,119 @@
+"""Renders pages of PDF files, in processes made for it: PDFium is not thread-safe, and may die on a file.
+
+pypdfium2 and Pillow are imported when they are needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import signal
+import threading
+from multiprocessing import parent_process
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from millstream.errors import MissingExtra
+
+MAX_DPI = 1200
+MAX_PIXELS = 100_000_000  # of a page, as workers take them
+PAGE_TIMEOUT_S = 60.0
+JPEG_QUALITY = 90
+_SUFFIX = ".pdf"
+
+
+class PageProblem(ValueError):
+    """A page cannot be rendered; the text says why."""
+
+
+def is_pdf(name: str) -> bool:
+    return name.lower().endswith(_SUFFIX)
+
+
+def page_count(path: Path) -> int:
+    """The pages of a file, none of which is rendered. Raises PageProblem, MissingExtra."""
+    with path.open("rb") as file, _Document(file) as document:
+        return len(document.pages)
+
+
+def prepare() -> None:
+    """Makes a process ready: it ends with the one that has started it, and not by the terminal's Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def rendered(path: Path, seen: tuple[int, ...], page: int, dpi: int, page_format: str) -> bytes:
+    """A page as an image file. Raises PageProblem, OSError, MissingExtra. A page that takes too long ends the
+    process: nothing else stops PDFium.
+    """
+    signal.setitimer(signal.ITIMER_REAL, PAGE_TIMEOUT_S)
+    try:
+        with opened(path, seen) as file, _Document(file) as document:
+            return document.image(page, dpi, page_format)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def opened(path: Path, seen: tuple[int, ...]) -> BinaryIO:
+    """The file that was looked at. Raises OSError, PageProblem if it is another one now."""
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    file = open(number, "rb")  # noqa: SIM115 - the caller's to close
+    found = os.fstat(number)
+    if (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) != seen:
+        file.close()
+        raise PageProblem("has changed while the run was under way; start the same command again")
+    return file
+
+
+class _Document:
+    """A context manager around a file that is open."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._pdfium = _pdfium()
+
+    def __enter__(self) -> _Document:
+        try:
+            self.pages: Any = self._pdfium.PdfDocument(self._file)
+        except self._pdfium.PdfiumError as error:
+            raise PageProblem(f"is no PDF file that can be opened ({error})") from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pages.close()
+
+    def image(self, page: int, dpi: int, page_format: str) -> bytes:
+        """`page` counts from 1."""
+        if page > len(self.pages):
+            raise PageProblem(f"has {len(self.pages)} pages")
+        try:
+            one = self.pages[page - 1]
+            width, height = (max(1, round(points * dpi / 72)) for points in one.get_size())
+            if width * height > MAX_PIXELS:
+                problem = f"has {width} x {height} pixels at {dpi} dpi and may have {MAX_PIXELS:,}"
+                raise PageProblem(f"{problem}; lower --pdf-dpi")
+            image = one.render(scale=dpi / 72).to_pil().convert("RGB")
+        except self._pdfium.PdfiumError as error:
+            raise PageProblem(f"has a page that cannot be rendered ({error})") from None
+        target = io.BytesIO()
+        if page_format == "jpeg":
+            image.save(target, "JPEG", quality=JPEG_QUALITY)
+        else:
+            image.save(target, "PNG", compress_level=1)  # of the default level: two thirds of the time
+        return target.getvalue()
+
+
+def _pdfium() -> Any:
+    try:
+        importlib.import_module("PIL.Image")
+        return importlib.import_module("pypdfium2")
+    except ImportError as error:
+        raise MissingExtra("pdf", 'reading PDF files (pip install "millstream[pdf]")') from error
+
+
+def _end_with_parent() -> None:
+    if (parent := parent_process()) is not None:
+        parent.join()
+        os._exit(0)
