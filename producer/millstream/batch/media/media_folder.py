@@ -26,7 +26,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 class PageFormat(StrEnum):
-    """Of pages of PDF files. JPEG is smaller and loses detail, so that answers change."""
+    """The format of pages of PDF files. JPEG is smaller and loses detail, so that answers change."""
 
     PNG = "png"
     JPEG = "jpeg"
@@ -91,8 +91,8 @@ class MediaFolder:
             page,
             seen_of(found),
             json.dumps(marks).encode(),
-            # nobody knows how large a page is before it is rendered
-            found.st_size if page is None else MAX_MESSAGE_BYTES,
+            # nobody knows how large a page is before it is rendered; 0 would say that there is nothing to read
+            max(1, found.st_size) if page is None else MAX_MESSAGE_BYTES,
         )
 
     def marks_of(self, body: Mapping[str, Any]) -> str:
@@ -141,5 +141,5 @@ class StandIns:
 
 
 def seen_of(found: Any) -> tuple[int, ...]:
-    """What a file is known by, from its os.stat_result, between two looks at it."""
+    """Identifies a file, of which this is the os.stat_result, between two looks at it."""
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -13,6 +13,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from millstream.batch.files.journal import Journal
+from millstream.batch.late_rows import LateRows
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.line_ends import LineJobs, joined_end
 from millstream.batch.rows.output_rows import (
@@ -24,7 +25,6 @@ from millstream.batch.rows.output_rows import (
     refusal_row,
     reused_row,
 )
-from millstream.batch.run.late_rows import LateRows
 from millstream.batch.run.model_watch import ModelWatch
 from millstream.batch.run.pace import work_of
 from millstream.batch.run.result_cleanup import ResultCleanup
@@ -214,6 +214,7 @@ class FileLedger(RowLedger[AsyncClient, Result | JobError, int]):
         self._journal.notes.ends(self._own_id(row))
 
     def _jobs(self, row: BatchLine) -> Iterator[JobFields]:
+        assert not row.files or row.light, "its files were read"
         for request, own_id in zip(row.sent, own_ids(self._own_id(row)), strict=True):
             yield {"request": request, "id": own_id}
 

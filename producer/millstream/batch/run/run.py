@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from millstream.batch.files.input_file import InputFile
 from millstream.batch.files.journal import Journal
+from millstream.batch.late_rows import LateRows
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import LineFault, duplicate
 from millstream.batch.rows.line_findings import note_names
@@ -16,7 +17,6 @@ from millstream.batch.rows.line_splitter import InputLine
 from millstream.batch.rows.output_rows import fault_row
 from millstream.batch.rows.seen_ids import SeenIds
 from millstream.batch.run.file_ledger import FileLedger
-from millstream.batch.run.late_rows import LateRows
 from millstream.batch.run.line_run import CHUNK_ROWS, LineRun
 from millstream.batch.run.run_clock import RunClock
 from millstream.batch.run.run_options import RunOptions

@@ -17,6 +17,7 @@ from millstream.batch.run.run_options import DEFAULT_WINDOW, RunOptions
 from millstream.cli.batch.batch_cancel import cancel
 from millstream.cli.batch.batch_check import check
 from millstream.cli.batch.batch_files import STANDARD, check_input, place_of
+from millstream.cli.batch.batch_pages import pages
 from millstream.cli.batch.batch_run import Given, carry_out, report
 from millstream.cli.display.terminal import say
 from millstream.cli.embedded.stack import choose_model
@@ -153,6 +154,7 @@ def run(
 
 app.command(cls=HelpCommand)(check)
 app.command(cls=HelpCommand)(cancel)
+app.command(cls=HelpCommand)(pages)
 
 
 def _on_change(*, redo: bool, keep: bool) -> OnChange:

@@ -12,7 +12,7 @@ from millstream.batch.files.input_file import InputFile
 from millstream.batch.media.media_reader import MediaReader
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import LineFault
-from millstream.batch.run.run_options import RunOptions
+from millstream.batch.rows.line_rules import LineRules
 from millstream.errors import InvalidRequest, MillstreamError
 from millstream.wire.messages.codec import MAX_MESSAGE_BYTES
 from millstream.wire.messages.images import Image
@@ -23,9 +23,9 @@ LIGHT_BYTES = 64 * 1024  # of a row: a larger one is not held while its job is u
 class LateRows:
     """Close it at the end. `source`: the input."""
 
-    def __init__(self, source: Path, options: RunOptions) -> None:
-        self._source, self._options = source, options
-        self._media = MediaReader(options.media) if options.media else None
+    def __init__(self, source: Path, rules: LineRules) -> None:
+        self._source, self._rules = source, rules
+        self._media = MediaReader(rules.media) if rules.media else None
 
     def close(self) -> None:
         if self._media is not None:
@@ -67,7 +67,7 @@ class LateRows:
             line = lines.line_at(row.place, row.line)
         try:
             if line is not None:
-                found = self._options.row_of(line, *self._options.fields_of(line))
+                found = self._rules.row_of(line, *self._rules.fields_of(line))
                 if found.digest == row.digest:
                     return replace(row, requests=found.requests, encoded=found.encoded, light=row)
         except LineFault:
