@@ -27,9 +27,9 @@ class LateRows:
         self._source, self._rules = source, rules
         self._media = MediaReader(rules.media) if rules.media else None
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self._media is not None:
-            self._media.close()
+            await self._media.close()
 
     async def load(self, row: BatchLine) -> BatchLine | MillstreamError:
         """The row as it is sent, or what is wrong with it now."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
-import os
-from dataclasses import replace
+import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,10 @@ from support.wire.image_files import png
 from support.wire.pdf_files import pdf
 
 from millstream import InvalidRequest, MissingExtra
-from millstream.batch.media import pdf_pages
+from millstream.batch.media import page_process, pdf_pages
 from millstream.batch.media.media_folder import MediaFolder, PageFormat
 from millstream.batch.media.media_reader import MediaReader
+from millstream.batch.media.page_process import PageProcess
 from millstream.batch.media.pdf_pages import PageProblem, page_count, rendered
 
 
@@ -77,7 +78,7 @@ async def test_files_and_pages_beside_each_other(tmp_path: Path) -> None:
     try:
         found = await asyncio.gather(*map(reader.read, pages), return_exceptions=True)
     finally:
-        reader.close()
+        await reader.close()
     assert found[0] == png(3)
     assert isinstance(found[1], bytes)
     assert found[1].startswith(b"\x89PNG")
@@ -91,24 +92,39 @@ async def test_files_and_pages_beside_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_page_on_which_pdfium_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other page has its image all the same."""
+@pytest.mark.parametrize("dies", ["killed", "late"])
+async def test_a_page_on_which_pdfium_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: str
+) -> None:
+    """The next page has its image all the same."""
     (tmp_path / "a.pdf").write_bytes(pdf(0.0))
     media = MediaFolder.of(tmp_path)
     page = media.page_of("", "a.pdf#page=1")
     reader = MediaReader(media, processes=1)
-    killer = replace(page, path=Path("/dev/x"))
-    monkeypatch.setattr("millstream.batch.media.media_reader.rendered", _dies_on_another)
+    process = await PageProcess.start()
+    reader._idle.append(process)
+    process._process.send_signal(signal.SIGKILL if dies == "killed" else signal.SIGSTOP)
+    monkeypatch.setattr(page_process, "PAGE_TIMEOUT_S", 0.2 if dies == "late" else 60)
     try:
-        dead, image = await asyncio.gather(reader.read(killer), reader.read(page), return_exceptions=True)
+        with pytest.raises(InvalidRequest, match="PDFium died on it, or took longer than 60 s"):
+            await reader.read(page)
+        monkeypatch.undo()
+        assert (await reader.read(page)).startswith(b"\x89PNG")
     finally:
-        reader.close()
-    assert isinstance(dead, InvalidRequest)
-    assert "PDFium died on it, or took longer than 60 s" in dead.problem
-    assert isinstance(image, bytes)
+        await reader.close()
 
 
-def _dies_on_another(path: Path, *rest: object) -> bytes:
-    if path == Path("/dev/x"):
-        os.kill(os.getpid(), 9)
-    return png()
+def test_a_process_answers_each_request(tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").write_bytes(pdf(0.0))
+    page = MediaFolder.of(tmp_path).page_of("", "a.pdf#page=1")
+    asked = [[str(page.path), page.seen, 1, 72, "png"], [str(page.path), page.seen, 2, 72, "png"]]
+    asked.append(["/none.pdf", page.seen, 1, 72, "png"])
+    replies = io.BytesIO()
+    page_process.serve(io.BytesIO(b"".join(json.dumps(one).encode() + b"\n" for one in asked)), replies)
+    head, rest = replies.getvalue().split(b"\n", 1)
+    size, problem = json.loads(head)
+    assert (rest[:4], problem) == (b"\x89PNG", "")
+    assert [json.loads(line) for line in rest[size:].splitlines()] == [
+        [0, "has 1 pages"],
+        [0, "cannot be read (No such file or directory)"],
+    ]

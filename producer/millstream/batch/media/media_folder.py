@@ -91,7 +91,7 @@ class MediaFolder:
             page,
             seen_of(found),
             json.dumps(marks).encode(),
-            # nobody knows how large a page is before it is rendered; 0 would say that there is nothing to read
+            # of a page nobody knows before it is rendered; 0 would say that there is nothing to read
             max(1, found.st_size) if page is None else MAX_MESSAGE_BYTES,
         )
 

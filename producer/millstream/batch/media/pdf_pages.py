@@ -1,4 +1,4 @@
-"""Renders pages of PDF files, in processes made for it: PDFium is not thread-safe, and may die on a file.
+"""Renders pages of PDF files.
 
 pypdfium2 and Pillow are imported when they are needed.
 """
@@ -8,9 +8,6 @@ from __future__ import annotations
 import importlib
 import io
 import os
-import signal
-import threading
-from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,7 +15,6 @@ from millstream.errors import MissingExtra
 
 MAX_DPI = 1200
 MAX_PIXELS = 100_000_000  # of a page, as workers take them
-PAGE_TIMEOUT_S = 60.0
 JPEG_QUALITY = 90
 _SUFFIX = ".pdf"
 
@@ -37,23 +33,10 @@ def page_count(path: Path) -> int:
         return len(document.pages)
 
 
-def prepare() -> None:
-    """Makes a process ready: it ends with the one that has started it, and not by the terminal's Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
 def rendered(path: Path, seen: tuple[int, ...], page: int, dpi: int, page_format: str) -> bytes:
-    """A page as an image file. Raises PageProblem, OSError, MissingExtra. A page that takes too long ends the
-    process: nothing else stops PDFium.
-    """
-    signal.setitimer(signal.ITIMER_REAL, PAGE_TIMEOUT_S)
-    try:
-        with opened(path, seen) as file, _Document(file) as document:
-            return document.image(page, dpi, page_format)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    """A page as an image file. Raises PageProblem, OSError, MissingExtra."""
+    with opened(path, seen) as file, _Document(file) as document:
+        return document.image(page, dpi, page_format)
 
 
 def opened(path: Path, seen: tuple[int, ...]) -> BinaryIO:
@@ -111,9 +94,3 @@ def _pdfium() -> Any:
         return importlib.import_module("pypdfium2")
     except ImportError as error:
         raise MissingExtra("pdf", 'reading PDF files (pip install "millstream[pdf]")') from error
-
-
-def _end_with_parent() -> None:
-    if (parent := parent_process()) is not None:
-        parent.join()
-        os._exit(0)

@@ -59,7 +59,7 @@ class BatchRun:
             await self.lines.run(self._rows())
         finally:
             self.clock.stop()
-            self._late.close()
+            await self._late.close()
         await self.ledger.cleanup.clear()
         return self.tally.summary(self.clock.seconds, self.clock.earlier)
 
