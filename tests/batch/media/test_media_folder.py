@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from support.wire.image_files import png
 from support.wire.pdf_files import pdf
 
 from millstream import InvalidRequest
+from millstream.batch.media import media_folder, pdf_pages
 from millstream.batch.media.media_folder import MediaFolder, PageFormat
 from millstream.openai.messages.image_parts import NO_PATHS
 
@@ -92,3 +94,12 @@ def test_a_folder_that_is_none(folder: Path) -> None:
         MediaFolder.of(folder / "scan.PDF")
     with pytest.raises(InvalidRequest, match="pdf_dpi: must be from 1 to 1200"):
         MediaFolder.of(folder, 0)
+
+
+def test_pages_without_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pypdfium2", None)
+    monkeypatch.setattr(media_folder, "can_render", pdf_pages.can_render.__wrapped__)
+    media = MediaFolder.of(folder)
+    with pytest.raises(InvalidRequest, match=r'which needs pip install "millstream\[pdf\]"'):
+        media.page_of("", "scan.PDF#page=1")
+    assert media.page_of("", "sub/a.png")

@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from millstream.batch.media.pdf_pages import MAX_DPI, is_pdf
+from millstream.batch.media.pdf_pages import INSTALL, MAX_DPI, can_render, is_pdf
 from millstream.errors import InvalidRequest
 from millstream.openai.messages.image_parts import NO_PATHS, image_paths
 from millstream.wire.messages.codec import MAX_MESSAGE_BYTES
@@ -62,7 +62,7 @@ class MediaFolder:
         """Raises InvalidRequest if there is no such folder."""
         if not folder.is_dir():
             raise InvalidRequest("media", str(folder), "is no folder; give the one that the files are below")
-        if not 1 <= dpi <= MAX_DPI:
+        if type(dpi) is not int or not 1 <= dpi <= MAX_DPI:
             raise InvalidRequest("pdf_dpi", dpi, f"must be from 1 to {MAX_DPI}")
         return cls(folder.resolve(), dpi, page_format)
 
@@ -75,6 +75,8 @@ class MediaFolder:
             raise InvalidRequest(where, given, f"must name a page, counted from 1: {name}#page=1")
         if page is not None and not is_pdf(name):
             raise InvalidRequest(where, given, "names a page; only PDF files have pages")
+        if page is not None and not can_render():
+            raise InvalidRequest(where, given, f"is of a PDF file, which needs {INSTALL}")
         if page is None and found.st_size > MAX_MESSAGE_BYTES:
             problem = f"has {found.st_size:,} bytes; a whole message may have {MAX_MESSAGE_BYTES:,}"
             raise InvalidRequest(where, given, problem)

@@ -5,9 +5,10 @@ pypdfium2 and Pillow are imported when they are needed.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import io
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,7 +17,9 @@ from millstream.errors import MissingExtra
 MAX_DPI = 1200
 MAX_PIXELS = 100_000_000  # of a page, as workers take them
 JPEG_QUALITY = 90
+INSTALL = 'pip install "millstream[pdf]"'
 _SUFFIX = ".pdf"
+_NEEDED = ("pypdfium2", "PIL")
 
 
 class PageProblem(ValueError):
@@ -25,6 +28,15 @@ class PageProblem(ValueError):
 
 def is_pdf(name: str) -> bool:
     return name.lower().endswith(_SUFFIX)
+
+
+@cache
+def can_render() -> bool:
+    """True if this installation has what pages take. Nothing is imported."""
+    try:
+        return all(importlib.util.find_spec(name) for name in _NEEDED)
+    except ValueError:  # one is hidden
+        return False
 
 
 def page_count(path: Path) -> int:
@@ -93,4 +105,4 @@ def _pdfium() -> Any:
         importlib.import_module("PIL.Image")
         return importlib.import_module("pypdfium2")
     except ImportError as error:
-        raise MissingExtra("pdf", 'reading PDF files (pip install "millstream[pdf]")') from error
+        raise MissingExtra("pdf", f"reading PDF files ({INSTALL})") from error
