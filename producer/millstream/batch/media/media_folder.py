@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from millstream.batch.media.pdf_pages import INSTALL, MAX_DPI, can_render, is_pdf
+from millstream.batch.media.pdf_pages import INSTALL, MAX_DPI, can_render, is_pdf, seen_of
 from millstream.errors import InvalidRequest
 from millstream.openai.messages.image_parts import NO_PATHS, image_paths
 from millstream.wire.messages.codec import MAX_MESSAGE_BYTES
@@ -140,8 +140,3 @@ class StandIns:
         """The files by their places among the images of the request."""
         found = ((place, self._pages.get(image.data)) for place, image in enumerate(images))
         return {place: page for place, page in found if page is not None}
-
-
-def seen_of(found: Any) -> tuple[int, ...]:
-    """Identifies a file, of which this is the os.stat_result, between two looks at it."""
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

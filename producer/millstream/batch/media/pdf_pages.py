@@ -51,12 +51,16 @@ def rendered(path: Path, seen: tuple[int, ...], page: int, dpi: int, page_format
         return document.image(page, dpi, page_format)
 
 
+def seen_of(found: os.stat_result) -> tuple[int, ...]:
+    """Identifies a file between two looks at it."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def opened(path: Path, seen: tuple[int, ...]) -> BinaryIO:
     """The file that was looked at. Raises OSError, PageProblem if it is another one now."""
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     file = open(number, "rb")  # noqa: SIM115 - the caller's to close
-    found = os.fstat(number)
-    if (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) != seen:
+    if seen_of(os.fstat(number)) != seen:
         file.close()
         raise PageProblem("has changed while the run was under way; start the same command again")
     return file
