@@ -163,7 +163,8 @@ class Survey:
             return mark == row_digests.of_raw(line.data)
         try:
             if row_digests.is_of_job(mark):
-                return mark == row_digests.of_digest(digest_of(custom_id, fields)) and not self._moved(fields)
+                digest = digest_of(custom_id, fields, self._options.media)
+                return mark == row_digests.of_digest(digest) and not self._moved(fields)
             self._options.row_of(line, custom_id, fields)
         except LineFault as fault:
             return mark == _of_fault(fault)

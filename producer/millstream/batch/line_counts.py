@@ -58,6 +58,8 @@ class LineCounts:
     async def _read(self, source: InputFile, group: asyncio.TaskGroup) -> None:
         chunks: dict[str, list[BatchLine]] = {}
         for row in InputCheck(self._options).rows(source, ""):
+            if row.files:  # nothing is read for a check
+                self.estimated.add(row.queue)
             if row.queue in self.estimated:
                 continue
             rows = chunks.setdefault(row.queue, [])

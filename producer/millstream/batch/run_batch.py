@@ -11,6 +11,7 @@ from typing import Any, Literal, NoReturn, TypedDict, Unpack
 
 from millstream.batch.batch_session import BatchSession
 from millstream.batch.files.journal import Journal
+from millstream.batch.media.media_folder import DEFAULT_DPI, MediaFolder, PageFormat
 from millstream.batch.run.model_watch import OnChange
 from millstream.batch.run.run import BatchRun
 from millstream.batch.run.run_options import RunOptions
@@ -37,6 +38,9 @@ class BatchFields(TypedDict, total=False):
     tenant: str
     schema: SchemaArgument | None  # a JSON schema, a pydantic model or OpenAI's `response_format`, for lines
     # that ask for no format
+    media: FilePath | None  # a folder: images of lines may be files below it, and pages (`scan.pdf#page=3`)
+    pdf_dpi: int  # of such pages
+    page_format: Literal["png", "jpeg"]  # of the same
     keep_results: bool  # on the server when their rows are on disk
     reuse: bool  # False: equal lines are computed each by itself
     strict_fields: bool  # a field that nothing reads raises InvalidRequest before the first job; otherwise it
@@ -48,6 +52,9 @@ class BatchFields(TypedDict, total=False):
     # A plain function, called about once a second and at the end in the thread of the client's loop; an
     # exception in it ends the run.
     on_progress: OnProgress | None
+
+
+_CONVERTED = ("schema", "on_progress", "media", "pdf_dpi", "page_format")
 
 
 async def run_batch(
@@ -134,8 +141,16 @@ def _options(given: BatchFields) -> RunOptions:
     """Raises InvalidRequest for a value, TypeError for a name that is none of them."""
     if unknown := given.keys() - BatchFields.__annotations__.keys():
         raise TypeError(f"a batch run has no option {min(unknown)!r}")
-    fields: dict[str, Any] = {key: one for key, one in given.items() if key not in ("schema", "on_progress")}
+    fields: dict[str, Any] = {key: one for key, one in given.items() if key not in _CONVERTED}
+    fields["media"] = _media(given)
     schema = given.get("schema")
     fields["lane"] = one_of(Lane, "lane", given.get("lane", Lane.BATCH))
     fields["on_change"] = one_of(OnChange, "on_change", given.get("on_change", OnChange.STOP))
     return RunOptions(**fields, response_format=None if schema is None else format_of_schema(schema))
+
+
+def _media(given: BatchFields) -> MediaFolder | None:
+    if (folder := given.get("media")) is None:
+        return None
+    made_as = one_of(PageFormat, "page_format", given.get("page_format", PageFormat.PNG))
+    return MediaFolder.of(Path(folder), given.get("pdf_dpi", DEFAULT_DPI), made_as)

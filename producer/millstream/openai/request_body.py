@@ -20,6 +20,7 @@ from millstream.openai.fields.field_table import Treatment, names_of
 from millstream.openai.fields.value_forms import sampling_values, turn_values
 from millstream.openai.format_fields import deprecated_in, format_field, format_of
 from millstream.openai.messages.chat_messages import chat_input
+from millstream.openai.messages.image_parts import FileReader
 from millstream.openai.messages.message_content import predicted_text
 from millstream.openai.prompt_list import prompt_inputs
 from millstream.openai.unsupported_field import UnsupportedField
@@ -61,23 +62,34 @@ _PLAIN = SamplingParams.model_fields.keys() - {
 
 
 def read_body(
-    endpoint: ApiEndpoint, body: Mapping[str, Any], *, lane: Lane, tenant: str, queue: str | None = None
+    endpoint: ApiEndpoint,
+    body: Mapping[str, Any],
+    *,
+    lane: Lane,
+    tenant: str,
+    queue: str | None = None,
+    files: FileReader | None = None,
 ) -> RequestBody:
     """Raises InvalidRequest naming the field. Null is the same as absent, everywhere. `queue`: overrides the
-    body's model; None: the model names the queue.
+    body's model; None: the model names the queue. `files` reads those that images name; None: they name none.
     """
     with within_reach():
-        return _read(endpoint, body, lane, tenant, queue)
+        return _read(endpoint, body, lane, tenant, queue, files)
 
 
 def _read(
-    endpoint: ApiEndpoint, body: Mapping[str, Any], lane: Lane, tenant: str, queue: str | None
+    endpoint: ApiEndpoint,
+    body: Mapping[str, Any],
+    lane: Lane,
+    tenant: str,
+    queue: str | None,
+    files: FileReader | None,
 ) -> RequestBody:
     ignored = check_fields(endpoint, body)
     done = names_of(Treatment.DONE, endpoint)
     given = {name: value for name, value in body.items() if value is not None and name in done}
     is_chat = endpoint is ApiEndpoint.CHAT
-    inputs = [("messages", chat_input(given))] if is_chat else prompt_inputs(given.get("prompt"))
+    inputs = [("messages", chat_input(given, files))] if is_chat else prompt_inputs(given.get("prompt"))
     if len(inputs) > 1 and given.get("return_token_ids"):
         problem = "not supported with several prompts; send each in a request of its own"
         raise UnsupportedField("return_token_ids", True, problem)

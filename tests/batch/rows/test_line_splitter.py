@@ -26,7 +26,11 @@ def test_lines_are_those_of_the_whole(pieces: list[bytes]) -> None:
     ]
     splitter = LineSplitter(MOST)
     found = [line for piece in pieces for line in splitter.feed(piece)]
-    assert [(line.number, line.data) for line in [*found, *splitter.end()]] == wanted
+    found += splitter.end()
+    assert [(line.number, line.data) for line in found] == wanted
+    for line in found:
+        rest = b"".join(pieces)[line.place :]
+        assert (rest if line.number > 1 else rest.removeprefix(b"\xef\xbb\xbf")).startswith(line.data or b"")
 
 
 def test_seen_ids_grow() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from millstream.batch.rows.line_ends import LineJobs
 from millstream.batch.run.line_run import CHUNK_ROWS, MOST_READ, LineRun
 from millstream.batch.run.row_ledger import Refusal, RowLedger
 from millstream.batch.run.window import Window
-from millstream.errors import JobError, MillstreamError
+from millstream.errors import InvalidRequest, JobError, MillstreamError
 from millstream.openai.api_endpoint import ApiEndpoint
 
 
@@ -132,3 +134,96 @@ async def test_a_lost_job_and_a_full_queue_are_met_again() -> None:
     await run(ledger, "", "", "", window=2)
     assert ledger.rows == {1: "computed", 2: "computed", 3: "failed"}
     assert ledger.submitted[3] >= 5
+
+
+MIB = 1024**2
+
+
+class LoadLedger(MemoryLedger):
+    """Its lines are without images of up to two MiB until they are sent; these have one. Nothing ends before
+    all lines are under way.
+    """
+
+    def __init__(self, window: GaugedWindow, lines: int) -> None:
+        super().__init__()
+        self.window, self.most = window, lines
+        self.loads: Counter[int] = Counter()
+        self.broken: set[int] = set()
+        self.all_sent = asyncio.Event()
+
+    async def load(self, row: BatchLine) -> BatchLine | MillstreamError:
+        self.loads[row.line] += 1
+        await asyncio.sleep(0)
+        if row.line in self.broken:
+            return InvalidRequest("messages", "a.png", "is broken")
+        return replace(row, late_bytes=MIB, light=row)
+
+    async def submit(self, client: AsyncClient, rows: Sequence[BatchLine]) -> list[Any]:
+        assert all(row.late_bytes == MIB for row in rows)
+        await asyncio.sleep(0)
+        return await super().submit(client, rows)
+
+    def takes(self, row: BatchLine, taken: Sequence[object]) -> None:
+        if self.submitted.keys() >= set(range(1, self.most + 1)) - self.broken:
+            self.all_sent.set()
+
+    async def ended(
+        self, client: AsyncClient, job_ids: Sequence[str]
+    ) -> AsyncGenerator[tuple[str, str | JobError]]:
+        await self.all_sent.wait()
+        async for one in super().ended(client, job_ids):
+            yield one
+
+
+class GaugedWindow(Window):
+    peak = 0
+
+    def try_load(self, size: int) -> bool:
+        taken = super().try_load(size)
+        self.peak = max(self.peak, self._bytes)
+        return taken
+
+    @property
+    def held(self) -> int:
+        return self._bytes
+
+
+async def test_a_thousand_pages_are_under_way_in_little_memory() -> None:
+    """Of a MiB each, of which 24 are held at most; some are refused, broken or lost meanwhile."""
+    count, window = 1000, GaugedWindow(2000, 24 * MIB)
+    ledger = LoadLedger(window, count)
+    ledger.refusals = [QueueFull("default", 1, 1, 0.0)] * 50
+    ledger.broken = {7, 300, 301}
+    ledger.ends = {5: [NotFound("0-5"), "computed"]}
+
+    async def pages() -> AsyncIterator[BatchLine]:
+        for number in range(1, count + 1):
+            yield BatchLine(
+                number, str(number), ApiEndpoint.CHAT, "default", str(number), size=100, late_bytes=2 * MIB
+            )
+
+    made = LineRun(ledger, window)
+    await asyncio.wait_for(made.run(pages()), 60)
+    assert (made.under_way, made.unsent, window.held) == (0, 0, 0)
+    assert Counter(ledger.rows.values()) == {"computed": count - 3, "refused": 3}
+    assert 16 * MIB < window.peak <= 24 * MIB
+    assert ledger.loads.total() == count + 1  # a refused row keeps its image; a lost one is read again
+
+
+async def test_lines_are_held_until_they_are_sent() -> None:
+    """Those that can be read again: 300 of a MiB are under way at once, of which eight are held."""
+    count, window = 300, GaugedWindow(2000, 8 * MIB)
+    ledger = LoadLedger(window, count)
+
+    async def large() -> AsyncIterator[BatchLine]:
+        for number in range(1, count + 1):
+            line = BatchLine(number, str(number), ApiEndpoint.CHAT, "default", str(number), late_bytes=MIB)
+            yield replace(line, late_bytes=0, size=MIB, light=line)
+
+    ledger.submit = partial(MemoryLedger.submit, ledger)  # type: ignore[method-assign]
+    ledger.ends = {5: [NotFound("0-5"), "computed"]}
+    made = LineRun(ledger, window)
+    await asyncio.wait_for(made.run(large()), 60)
+    assert (made.under_way, made.unsent, window.held) == (0, 0, 0)
+    assert ledger.rows == dict.fromkeys(range(1, count + 1), "computed")
+    assert ledger.loads == {5: 1}

@@ -38,3 +38,21 @@ async def test_waiting_for_room() -> None:
     window.leave(50)
     await waiting
     assert not window.try_enter(30)
+
+
+async def test_lines_that_are_sent_take_more_bytes() -> None:
+    window = Window(jobs=9, input_bytes=100)
+    assert window.try_enter(30)
+    assert window.try_enter(0)
+    assert window.try_load(90)  # the first always can
+    assert not window.try_load(1)
+    assert not window.try_enter(1)
+    waiting = [asyncio.create_task(window.load(40)) for _ in range(2)]
+    await asyncio.sleep(0)
+    window.unload(60)  # an image was smaller than it might have been
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    assert [task.done() for task in waiting] == [True, False]
+    window.unload(40)
+    await waiting[1]
+    assert not window.try_load(1)
+    assert window.try_enter(0)

@@ -38,6 +38,17 @@ class InputFile:
             yield from self._splitter.feed(piece)
         yield from self._splitter.end()
 
+    def line_at(self, place: int, number: int) -> InputLine | None:
+        """The line that begins at this byte, and is not blank; None: the file is another one now. Use it on a
+        file that is not iterated.
+        """
+        self._plain.file.seek(place)
+        splitter = LineSplitter()
+        splitter.lines, found = number - 1, None
+        while found is None and (piece := self._read(self._plain.file.read1, _PIECE_BYTES)):
+            found = next(splitter.feed(piece), None)
+        return found or next(splitter.end(), None)
+
     def __enter__(self) -> InputFile:
         return self
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
+from millstream.batch.media.media_folder import MediaFolder, MediaPage, StandIns
 from millstream.batch.rows.faults import FaultCode, LineFault, fault_of_body, faults_only, invalid
 from millstream.client.submit.encoded_prompts import encoded_prompts
 from millstream.client.submit.requests import EncodedRequest
@@ -17,6 +18,7 @@ from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.format_fields import ordered_text
 from millstream.openai.request_body import DEFAULT_QUEUE, read_body
 from millstream.wire.keys import Lane
+from millstream.wire.messages.codec import MAX_MESSAGE_BYTES
 from millstream.wire.messages.job_messages import Request, ResultCache
 from millstream.wire.messages.sampling import SamplingParams
 
@@ -45,6 +47,10 @@ class BatchLine:
     answer_key: bytes | None = None  # equal where the answers are; None: sampled, or wanted anew
     size: int = 0  # bytes: about the memory that it takes while it is under way
     prompts: int = 1
+    files: Mapping[int, MediaPage] = field(default_factory=dict)  # by the places of the images they become
+    place: int = 0  # the byte of the input that it begins at
+    late_bytes: int = 0  # the most that it takes, beyond `size`, while it is sent
+    light: BatchLine | None = None  # the same without what can be read again
 
     @property
     def expected(self) -> str | None:
@@ -103,20 +109,25 @@ def read_row(
     queue: str | None = None,
     size: int = 0,
     encoded: bool = False,
+    media: MediaFolder | None = None,
 ) -> BatchLine:
     """Validate the rest of the line. `queue`: for all lines; None: body.model names it. `size`: bytes of the
     line; the requests of several prompts repeat what it has once, which the row's size counts. `encoded`: the
-    row has encoded requests. Raises LineFault naming the field.
+    row has encoded requests. `media`: images may be files below it, for which the requests have stand-ins.
+    Raises LineFault naming the field.
     """
-    endpoint, content, digest = _content(custom_id, fields)
+    endpoint, content, digest = _content(custom_id, fields, media)
+    found = StandIns(media) if media else None
+    files = found.take if found else None
     try:
-        body = read_body(endpoint, content, lane=lane, tenant=tenant, queue=queue)
+        body = read_body(endpoint, content, lane=lane, tenant=tenant, queue=queue, files=files)
         several = len(body.requests) > 1
         made = encoded_prompts(body.requests) if encoded or several else ()
     except InvalidRequest as error:
         raise fault_of_body(error) from error
     asked = body.request.response_format
     size += 0 if asked is None else len(asked.text)  # the run's may be large
+    placed = found.places(body.request.images) if found else {}
     return BatchLine(
         line=line,
         custom_id=custom_id,
@@ -132,6 +143,8 @@ def read_row(
         ignored=(*unknown_beside_body(fields), *body.ignored),
         deprecated=body.deprecated,
         answer_key=_answer_key(body.queue, endpoint, body.requests),
+        files=placed,
+        late_bytes=min(MAX_MESSAGE_BYTES, sum(page.most_bytes for page in placed.values())),
     )
 
 
@@ -150,9 +163,9 @@ def _answer_key(queue: str, endpoint: ApiEndpoint, requests: Sequence[Request]) 
 
 
 @faults_only()
-def digest_of(custom_id: str, fields: Mapping[str, Any]) -> str:
+def digest_of(custom_id: str, fields: Mapping[str, Any], media: MediaFolder | None = None) -> str:
     """Returns a row's `digest` without validating the body. Raises LineFault if there can be none."""
-    return _content(custom_id, fields)[2]
+    return _content(custom_id, fields, media)[2]
 
 
 def queue_of(fields: Mapping[str, Any]) -> str:
@@ -161,7 +174,9 @@ def queue_of(fields: Mapping[str, Any]) -> str:
     return model if isinstance(model, str) and model else DEFAULT_QUEUE
 
 
-def _content(custom_id: str, fields: Mapping[str, Any]) -> tuple[ApiEndpoint, dict[str, Any], str]:
+def _content(
+    custom_id: str, fields: Mapping[str, Any], media: MediaFolder | None
+) -> tuple[ApiEndpoint, dict[str, Any], str]:
     """Returns endpoint, body and digest. Raises LineFault."""
     method = fields.get("method", "POST")
     if method != "POST":
@@ -178,6 +193,7 @@ def _content(custom_id: str, fields: Mapping[str, Any]) -> tuple[ApiEndpoint, di
         raise invalid("body", content, "give an object")
     canonical = json.dumps([custom_id, endpoint, content], sort_keys=True, ensure_ascii=False)
     canonical += ordered_text(content)
+    canonical += media.marks_of(content) if media else ""
     if not _encodable(canonical):
         raise LineFault(
             FaultCode.INVALID_FIELD,

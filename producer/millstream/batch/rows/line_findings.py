@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from millstream.batch.rows.batch_lines import LINE_FIELDS, unknown_beside_body
-from millstream.client.submit.request_cost import BYTES_PER_TOKEN, FRAME_TOKENS
+from millstream.client.submit.request_cost import BYTES_PER_TOKEN, FRAME_TOKENS, IMAGE_TOKENS
 from millstream.errors import InvalidRequest
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.fields.field_check import (
@@ -22,6 +22,7 @@ from millstream.openai.fields.field_check import (
     unread_names,
 )
 from millstream.openai.fields.value_forms import whole
+from millstream.openai.messages.image_parts import image_parts, is_image
 from millstream.openai.name_likeness import meant_name
 from millstream.openai.prompt_list import MOST_PROMPTS
 from millstream.openai.request_body import DEFAULT_QUEUE, max_tokens_of
@@ -155,7 +156,8 @@ def _prompt_tokens(body: Mapping[str, Any]) -> list[int]:
     messages, tools = body.get("messages"), body.get("tools")
     frames = sum(len(parts) for parts in (messages, tools) if isinstance(parts, list))
     texts = [*_texts([prompt, messages]), json.dumps(tools, ensure_ascii=False) if tools else ""]
-    return [frames * FRAME_TOKENS + _tokens(texts)]
+    images = sum(1 for _ in image_parts(messages))
+    return [frames * FRAME_TOKENS + images * IMAGE_TOKENS + _tokens(texts)]
 
 
 def _tokens(texts: Iterable[str]) -> int:
@@ -163,14 +165,14 @@ def _tokens(texts: Iterable[str]) -> int:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts of a value, however deep."""
+    """All texts of a value, however deep, but for images."""
     left = [value]
     while left:
         one = left.pop()
         if isinstance(one, str):
             yield one
         elif isinstance(one, dict):
-            left.extend(one.values())
+            left.extend(() if is_image(one) else one.values())
         elif isinstance(one, list):
             left.extend(one)
 

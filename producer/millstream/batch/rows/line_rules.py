@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from millstream.batch.media.media_folder import MediaFolder
 from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse, read_row
 from millstream.batch.rows.faults import LineFault, invalid, too_long
 from millstream.batch.rows.line_splitter import InputLine
@@ -21,6 +22,7 @@ class LineRules:
     endpoint: str | None = None  # of all lines; None: each line's own
     response_format: Mapping[str, Any] | None = None  # OpenAI's, of lines that say nothing about theirs
     encoded: bool = False  # requests are encoded while they are read
+    media: MediaFolder | None = None  # images may be files below it
 
     def __post_init__(self) -> None:
         if self.queue:
@@ -61,6 +63,7 @@ class LineRules:
                 queue=queue or self.queue,
                 size=len(line.data or b""),
                 encoded=self.encoded,
+                media=self.media,
             )
         except LineFault as fault:
             fault.custom_id = custom_id

@@ -17,6 +17,7 @@ class InputLine:
     number: int  # from 1
     data: bytes | None  # without its end; None: longer than the limit
     limit: int = MAX_LINE_BYTES
+    place: int = 0  # the byte of the (decompressed) input that it begins at
 
 
 class LineSplitter:
@@ -26,18 +27,23 @@ class LineSplitter:
         self.lines = 0
         self._most = max_line_bytes
         self._held = bytearray()  # the beginning of the next line
+        self._place = self._fed = 0  # the byte that this one begins at; bytes that were fed
 
     def feed(self, piece: bytes) -> Iterator[InputLine]:
         """Yields the lines that end in the piece."""
+        place, self._fed = self._fed, self._fed + len(piece)
         if not self._held and piece.isspace() and len(piece) <= self._most:  # all its lines are blank
             self.lines += piece.count(b"\n")
             self._held += piece.rpartition(b"\n")[2]
+            self._place = self._fed - len(self._held)
             return
         *ends, rest = piece.split(b"\n")
         for end in ends:
             data = bytes(self._held) + end if self._held else end
             self._held.clear()
             yield from self._line(data)
+            place += len(end) + 1
+            self._place = place
         if len(self._held) <= self._most + len(BOM_UTF8):  # beyond that it only matters that it is too long
             self._held += rest
 
@@ -50,6 +56,6 @@ class LineSplitter:
         self.lines += 1
         data = data.removeprefix(BOM_UTF8) if self.lines == 1 else data
         if len(data) > self._most:
-            yield InputLine(self.lines, None, self._most)
+            yield InputLine(self.lines, None, self._most, self._place)
         elif data and not data.isspace():
-            yield InputLine(self.lines, data)
+            yield InputLine(self.lines, data, self._most, self._place)

@@ -13,6 +13,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from millstream.batch.files.journal import Journal
+from millstream.batch.late_rows import LateRows
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.line_ends import LineJobs, joined_end
 from millstream.batch.rows.output_rows import (
@@ -57,14 +58,20 @@ class FileLedger(RowLedger[AsyncClient, Result | JobError, int]):
     """
 
     def __init__(
-        self, journal: Journal, client: AsyncClient, options: RunOptions, tally: Tally, clock: RunClock
+        self,
+        journal: Journal,
+        client: AsyncClient,
+        options: RunOptions,
+        tally: Tally,
+        clock: RunClock,
+        late: LateRows,
     ) -> None:
         self.full: QueueFull | None = None
         self.barred: ResponseError | None = None
         self.since_ms = 0
         self.cleanup = ResultCleanup(journal, options.clear_jobs)
         self._journal, self._client, self._options = journal, client, options
-        self._tally, self._clock = tally, clock
+        self._tally, self._clock, self._late = tally, clock, late
         self._models = ModelWatch(journal, options.on_change)
         self._clients: dict[str, AsyncClient] = {}  # by queue
         self._earlier = set(journal.notes.under_way)  # jobs of an earlier run, by their own ids
@@ -79,6 +86,9 @@ class FileLedger(RowLedger[AsyncClient, Result | JobError, int]):
 
     def has_job(self, row: BatchLine) -> bool:
         return self._own_id(row) in self._earlier
+
+    async def load(self, row: BatchLine) -> BatchLine | MillstreamError:
+        return await self._late.load(row)
 
     async def submit(self, client: AsyncClient, rows: Sequence[BatchLine]) -> list[Outcome]:
         """Raises InvalidRequest before anything is sent to another model than the run's."""
@@ -204,6 +214,7 @@ class FileLedger(RowLedger[AsyncClient, Result | JobError, int]):
         self._journal.notes.ends(self._own_id(row))
 
     def _jobs(self, row: BatchLine) -> Iterator[JobFields]:
+        assert not row.files or row.light, "its files were read"
         for request, own_id in zip(row.sent, own_ids(self._own_id(row)), strict=True):
             yield {"request": request, "id": own_id}
 

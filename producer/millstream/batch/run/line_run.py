@@ -7,7 +7,8 @@ continues at any point.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Generic
 
@@ -23,10 +24,11 @@ from millstream.batch.run.equal_lines import EqualLines
 from millstream.batch.run.row_ledger import C, E, P, Refusal, RowLedger
 from millstream.batch.run.window import Window
 from millstream.client.submit.submission import Submitted
-from millstream.errors import Conflict, QueueFull, QueueMismatch, Unavailable
+from millstream.errors import Conflict, MillstreamError, QueueFull, QueueMismatch, Unavailable
 
 CHUNK_ROWS = 256  # sent in one round trip, waited for together
 MAX_ROUNDS = 5  # submissions of a job that the server keeps losing
+MOST_LOADED = 16  # rows of one task whose images are read at once
 MOST_READ = 4  # answers of ended rows that are in memory at once, for equal ones
 
 
@@ -110,7 +112,6 @@ class LineRun(Generic[C, E, P]):
         for attempt in range(1, MAX_ROUNDS + 1):
             jobs = await self._submit(client, rows)
             lines: LineEnds[E] = LineEnds(jobs)
-            rows.clear()  # a row is released when it ends, even if others are slow
             async with aclosing(self._ledger.ended(client, list(jobs))) as ended:
                 async for job_id, end in ended:
                     del jobs[job_id]
@@ -125,34 +126,91 @@ class LineRun(Generic[C, E, P]):
             if not rows:
                 return
 
-    async def _submit(self, client: C, rows: Sequence[BatchLine]) -> dict[str, BatchLine]:
-        """Submit; the jobs by id, those of one row in the order of its prompts."""
+    async def _submit(self, client: C, rows: list[BatchLine]) -> dict[str, BatchLine]:
+        """Submit, and take the rows from the list; the jobs by id, those of one row in the order of its
+        prompts.
+        """
         jobs: dict[str, BatchLine] = {}
-        self.unsent += _jobs_in(rows)
+        waiting = deque(rows)
+        rows.clear()  # a row is released when it ends, even if others are slow
+        some: list[BatchLine] = []
+        self.unsent += _jobs_in(waiting)
         try:
-            while rows:
-                left: list[BatchLine] = []
-                refusals: list[Refusal] = []
-                for row, outcomes in outcomes_by_row(rows, await self._ledger.submit(client, rows)):
-                    taken = [one for one in outcomes if isinstance(one, Submitted | Conflict)]
-                    match refusal_of(outcomes):
-                        case None:
-                            self._ledger.takes(row, taken)
-                            jobs |= dict.fromkeys(map(job_id_of_taken, taken), row)
-                        case (QueueFull() | Unavailable() | QueueMismatch()) as refusal:
-                            self._ledger.waits(row, refusal, taken)
-                            left.append(row)
-                            refusals.append(refusal)
-                        case refusal:
-                            await cancel_rest(client, list(map(job_id_of_taken, taken)))
-                            await self._ledger.refuse(row, refusal)
-                            await self._leave(row, None)
-                self.unsent -= _jobs_in(rows) - _jobs_in(left)
-                rows = left
-                await self._ledger.pause(client, refusals)
+            while waiting:
+                some = await self._loaded(waiting)
+                while some:
+                    some, refusals = await self._submit_once(client, some, jobs)
+                    await self._ledger.pause(client, refusals)
             return jobs
         finally:
-            self.unsent -= _jobs_in(rows)
+            self.unsent -= _jobs_in(waiting) + _jobs_in(some)
+
+    async def _submit_once(
+        self, client: C, rows: Sequence[BatchLine], jobs: dict[str, BatchLine]
+    ) -> tuple[list[BatchLine], list[Refusal]]:
+        """Adds the jobs of rows that are taken. Returns the rows that have to be sent again, and why."""
+        left: list[BatchLine] = []
+        refusals: list[Refusal] = []
+        for row, outcomes in outcomes_by_row(rows, await self._ledger.submit(client, rows)):
+            taken = [one for one in outcomes if isinstance(one, Submitted | Conflict)]
+            match refusal_of(outcomes):
+                case None:
+                    self._ledger.takes(row, taken)
+                    jobs |= dict.fromkeys(map(job_id_of_taken, taken), self._sent(row))
+                case (QueueFull() | Unavailable() | QueueMismatch()) as refusal:
+                    self._ledger.waits(row, refusal, taken)
+                    left.append(row)
+                    refusals.append(refusal)
+                case refusal:
+                    await cancel_rest(client, list(map(job_id_of_taken, taken)))
+                    await self._refuse(row, refusal)
+        self.unsent -= _jobs_in(rows) - _jobs_in(left)
+        return left, refusals
+
+    async def _loaded(self, waiting: deque[BatchLine]) -> list[BatchLine]:
+        """Takes the next rows to send, and reads what they are without: of one, and of more if there is
+        room for their bytes.
+        """
+        if not waiting[0].late_bytes:
+            rows = []
+            while waiting and not waiting[0].late_bytes:
+                rows.append(waiting.popleft())
+            return rows
+        await self._window.load(waiting[0].late_bytes)
+        late = [waiting.popleft()]
+        while waiting and len(late) < MOST_LOADED:
+            if not (size := waiting[0].late_bytes) or not self._window.try_load(size):
+                break
+            late.append(waiting.popleft())
+        rows = []
+        for row, found in zip(late, await asyncio.gather(*map(self._load, late)), strict=True):
+            if isinstance(found, BatchLine):
+                rows.append(found)
+            else:
+                self.unsent -= row.prompts
+                await self._refuse(row, found)
+        return rows
+
+    async def _load(self, row: BatchLine) -> BatchLine | MillstreamError:
+        found = await self._ledger.load(row)
+        if isinstance(found, BatchLine):  # it has fewer bytes than it might have had
+            self._window.unload(row.late_bytes - found.late_bytes)
+        return found
+
+    def _sent(self, row: BatchLine) -> BatchLine:
+        """The row as it waits for its end."""
+        light = row.light or row
+        if row.late_bytes:
+            self._window.unload(row.late_bytes)
+        self._window.leave(row.size - light.size, 0)
+        return light
+
+    async def _refuse(self, row: BatchLine, refusal: MillstreamError) -> None:
+        """The row is never sent again."""
+        if row.late_bytes:
+            self._window.unload(row.late_bytes)
+        await self._ledger.refuse(row, refusal)
+        await self._leave(row, None)
 
     async def _leave(self, row: BatchLine, place: P | None) -> None:
         """A row was written, with an answer if it has a place: equal ones get it, or run by themselves."""
@@ -176,5 +234,5 @@ class LineRun(Generic[C, E, P]):
             await asyncio.sleep(0)  # they may be many, and large
 
 
-def _jobs_in(rows: Sequence[BatchLine]) -> int:
+def _jobs_in(rows: Iterable[BatchLine]) -> int:
     return sum(row.prompts for row in rows)

@@ -31,6 +31,12 @@ class RowLedger(ABC, Generic[C, E, P]):
         """Returns True if an earlier run has submitted the line, as far as this one knows."""
         return False
 
+    async def load(self, row: BatchLine) -> BatchLine | MillstreamError:
+        """Returns a row with `late_bytes` as it is sent, with what it was without, and itself as `light`; or
+        the reason why it is never sent.
+        """
+        return row
+
     @abstractmethod
     async def submit(self, client: C, rows: Sequence[BatchLine]) -> list[Outcome]:
         """Submits each row's jobs once. Returns an outcome for each job."""

@@ -30,7 +30,8 @@ class RunOptions(LineRules):
     retry_incomplete: bool = False  # those, too
     reuse: bool = True  # equal lines whose answers are not sampled are computed once
     # not the user's to choose
-    window_bytes: int = 128 * 1024**2  # of input lines under way at once, however few they are
+    # of lines that are not submitted yet, or small, and their images; with the largest request 128 MiB
+    window_bytes: int = 112 * 1024**2
     clear_jobs: int = 256  # ended jobs that are forgotten at once
     patience: Patience = field(default_factory=Patience)
 

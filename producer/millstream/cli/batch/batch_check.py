@@ -18,6 +18,7 @@ from millstream.batch.input_check import InputCheck
 from millstream.batch.input_comparison import refuse_unknown
 from millstream.batch.line_counts import LineCounts
 from millstream.batch.line_queues import check_queues, queues_of, read_contexts
+from millstream.batch.media.media_folder import MediaFolder
 from millstream.batch.run.run_options import RunOptions
 from millstream.cli.batch.batch_files import STANDARD, spool
 from millstream.cli.batch.line_warnings import told_output, warn_of_fields, warn_of_long_lines
@@ -27,7 +28,7 @@ from millstream.cli.shared.command_run import reported, warn_of_no_worker
 from millstream.cli.shared.exits import ExitCode
 from millstream.cli.shared.interrupts import run_async
 from millstream.cli.shared.schema_file import openai_schema
-from millstream.cli.shared.shared_options import AsJson, Input, LineSchema, StrictFields
+from millstream.cli.shared.shared_options import AsJson, Input, LineSchema, Media, StrictFields
 from millstream.client.async_client import AsyncClient
 from millstream.errors import MillstreamError
 from millstream.wire.keys import Lane
@@ -56,6 +57,7 @@ def check(
     lane: Annotated[Lane, typer.Option(help="The lane of the run.")] = Lane.BATCH,
     tenant: Annotated[str, typer.Option(help="The tenant of the run.")] = "",
     schema: LineSchema = None,
+    media: Media = None,
     strict_fields: StrictFields = False,
     as_json: AsJson = False,
 ) -> None:
@@ -69,6 +71,7 @@ def check(
             lane=lane,
             tenant=tenant,
             response_format=None if schema is None else openai_schema(schema),
+            media=None if media is None else MediaFolder.of(media),
             strict_fields=strict_fields,
         )
         path = _kept(source, stack)

@@ -11,11 +11,13 @@ from typing import Annotated
 import typer
 
 from millstream.batch.files.journal import Journal
+from millstream.batch.media.media_folder import DEFAULT_DPI, MediaFolder, PageFormat
 from millstream.batch.run.model_watch import OnChange
 from millstream.batch.run.run_options import DEFAULT_WINDOW, RunOptions
 from millstream.cli.batch.batch_cancel import cancel
 from millstream.cli.batch.batch_check import check
 from millstream.cli.batch.batch_files import STANDARD, check_input, place_of
+from millstream.cli.batch.batch_pages import pages
 from millstream.cli.batch.batch_run import Given, carry_out, report
 from millstream.cli.display.terminal import say
 from millstream.cli.embedded.stack import choose_model
@@ -29,7 +31,10 @@ from millstream.cli.shared.shared_options import (
     DurabilityTimeout,
     Input,
     LineSchema,
+    Media,
     Model,
+    PageFormatOf,
+    PdfDpi,
     RedisUrl,
     Replicas,
     StrictFields,
@@ -61,6 +66,9 @@ def run(
     lane: Annotated[Lane, typer.Option(help="Workers serve interactive before batch.")] = Lane.BATCH,
     tenant: Annotated[str, typer.Option(help="Fairness and cached prefixes are per tenant.")] = "",
     schema: LineSchema = None,
+    media: Media = None,
+    pdf_dpi: PdfDpi = DEFAULT_DPI,
+    page_format: PageFormatOf = PageFormat.PNG,
     journal_file: Annotated[
         Path | None,
         typer.Option("--journal", metavar="FILE", help="With -o -: file that keeps the run's rows."),
@@ -131,6 +139,7 @@ def run(
                 strict_fields=strict_fields,
                 reuse=not no_reuse,
                 response_format=response_format,
+                media=None if media is None else MediaFolder.of(media, pdf_dpi, page_format),
             ),
             client,
             price_per_hour,
@@ -145,6 +154,7 @@ def run(
 
 app.command(cls=HelpCommand)(check)
 app.command(cls=HelpCommand)(cancel)
+app.command(cls=HelpCommand)(pages)
 
 
 def _on_change(*, redo: bool, keep: bool) -> OnChange:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from millstream.batch.media.media_folder import PageFormat
 from millstream.wire.state.durability import Durability
 
 RedisUrl = Annotated[
@@ -52,6 +53,14 @@ Input = Annotated[Path, typer.Argument(metavar="IN", help="JSONL in the OpenAI B
 LineSchema = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="JSON schema for the answers of lines that have no format."),
+]
+Media = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Images of lines may be files below it, and pages: scan.pdf#page=3."),
+]
+PdfDpi = Annotated[int, typer.Option("--pdf-dpi", metavar="DPI", help="Of pages of PDF files.")]
+PageFormatOf = Annotated[
+    PageFormat, typer.Option("--page-format", help="Of the same; jpeg is smaller, and changes answers.")
 ]
 StrictFields = Annotated[
     bool, typer.Option("--strict-fields", help="A field that nothing reads is an error; ends with 2.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import binascii
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,21 @@ from millstream.wire.messages.images import MAX_IMAGES, Image, problem_of_image
 IMAGE_FIELDS = {"image_url": "image_url", "input_image": "image_url", "image": "image"}  # by a part's type
 NO_URLS = "images are not fetched from URLs; send the image itself as a data: URL"
 NO_PATHS = "local files are read by `batch run --media DIR` and the Python client only"
+_URLS = ("http://", "https://")
 _LONGEST_PATH = 1024  # characters: what is longer may be an image
 _OF_WHOLE = f"a whole message may have {MAX_MESSAGE_BYTES:,}; send smaller images"
 _FORMS = "give a data: URL"
+FileReader = Callable[[str, str], bytes]  # of a field's path and the text in it; raises InvalidRequest
 _LOCAL_FORMS = "give a path, the bytes of an image file, a PIL image or a data: URL"
 
 
 class RequestImages:
     """The images of one request in their order, each different one once. `local`: paths, bytes and PIL images
-    are taken, too.
+    are taken, too; `files`: paths are, which it reads.
     """
 
-    def __init__(self, *, local: bool = False) -> None:
-        self._local = local
+    def __init__(self, *, local: bool = False, files: FileReader | None = None) -> None:
+        self._local, self._files = local, files
         self._places: dict[bytes, int] = {}
 
     def place_of(self, where: str, part: Mapping[Any, Any]) -> int:
@@ -40,9 +42,8 @@ class RequestImages:
         InvalidRequest below `where`.
         """
         field = IMAGE_FIELDS[part["type"]]
-        given, path = part.get(field), f"{where}.{field}"
-        if field == "image_url" and isinstance(given, Mapping):
-            given, path = given.get("url"), f"{path}.url"
+        given, below = _given(part, field)
+        path = f"{where}.{below}"
         data = self._data(path, given, local=self._local and field == "image")
         if problem := problem_of_image(data):
             raise InvalidRequest(path, f"{len(data)} bytes", problem)
@@ -58,11 +59,13 @@ class RequestImages:
     def _data(self, where: str, given: object, *, local: bool) -> bytes:
         if isinstance(given, str) and given[:5].lower() == "data:":
             return _of_data_url(where, given)
-        if isinstance(given, str) and given[:8].lower().startswith(("http://", "https://")):
+        if isinstance(given, str) and given[:8].lower().startswith(_URLS):
             raise InvalidRequest(where, given, NO_URLS)
         if local:
             return _of_python(where, given)
         is_path = isinstance(given, str) and 0 < len(given) < _LONGEST_PATH
+        if self._files is not None and isinstance(given, str) and is_path:
+            return self._files(where, given)
         raise InvalidRequest(where, _shown(given), NO_PATHS if is_path else _FORMS)
 
 
@@ -70,12 +73,34 @@ def has_images(fields: object) -> bool:
     """True if a message in these arguments of `submit` has an image: it takes a while to read, and may be a
     file.
     """
-    messages = fields.get("messages") if isinstance(fields, Mapping) else None
+    return any(image_parts(fields.get("messages") if isinstance(fields, Mapping) else None))
+
+
+def image_paths(messages: object) -> Iterator[str]:
+    """The paths that image parts of a body's messages give."""
+    for part in image_parts(messages):
+        given, _ = _given(part, IMAGE_FIELDS[part["type"]])
+        if not isinstance(given, str) or given[:8].lower().startswith(("data:", *_URLS)):
+            continue
+        if 0 < len(given) < _LONGEST_PATH:
+            yield given
+
+
+def image_parts(messages: object) -> Iterator[Mapping[Any, Any]]:
+    """The parts of a body's messages that are images, whatever else is wrong with these."""
     if not isinstance(messages, Sequence):
-        return False
+        return
     contents = (message.get("content") for message in messages if isinstance(message, Mapping))
     parts = (part for content in contents if isinstance(content, list | tuple) for part in content)
-    return any(is_image(part) for part in parts)
+    yield from filter(is_image, parts)
+
+
+def _given(part: Mapping[Any, Any], field: str) -> tuple[object, str]:
+    """The value of a part's image, and its path below the part."""
+    given = part.get(field)
+    if field == "image_url" and isinstance(given, Mapping):
+        return given.get("url"), f"{field}.url"
+    return given, field
 
 
 def is_image(part: object) -> bool:

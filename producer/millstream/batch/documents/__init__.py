@@ -1,0 +1,1 @@
+"""Documents to the lines of a batch, and its answers to documents."""
