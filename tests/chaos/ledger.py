@@ -41,6 +41,10 @@ class Order:
     complete: tuple[bool | None, ...] = ()  # not given: all None
     fails: frozenset[str] = frozenset()  # if any: the error codes that it must fail with
 
+    @property
+    def has_images(self) -> bool:
+        return any(not isinstance(message["content"], str) for message in self.fields.get("messages", ()))
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
