@@ -108,7 +108,7 @@ TRIALS = (
     _trial("no digest of images", SHOWING, 100, 0, "result", "engine"),
     _trial("features of another place", SHOWING, 20, 0, "result", "engine"),
     _trial("engine without images", DYING, 60, 2, "result", settle_s=15.0),
-    _trial("equal texts", REPEATING, 150, 0, "result"),
+    _trial("equal texts", REPEATING, 300, 0, "result"),
     _trial("refused in silence", ALONE, 200, 0, "unended"),
     _trial("cut is whole", ALONE, 40, 0, "result"),
     _door_trial("no log repair in gateways", UNHEARD, 20, "answer"),
