@@ -25,6 +25,7 @@ from support.servers.servers import Server
 from support.workers.counting_worker import model_name
 from support.workers.word_answers import write_words
 from support.workers.word_engine import COMMAND
+from support.workers.word_images import write_processor
 
 from chaos.crew import WORKER, Crew, Member
 from chaos.door.gateways import Gateways
@@ -40,6 +41,7 @@ from millstream.wire.state.queue_info import PubSub, QueueInfo, open_queue
 
 LEASE_S = 1.0
 RENEW_S = 0.25
+IMAGE_MEMORY = 50_000  # bytes of an engine: of some thirty small images
 
 
 LASTING = {"appendonly": "yes", "appendfsync": "always"}  # of servers that write all down before they answer
@@ -58,6 +60,7 @@ class Setup:
     customers: int = 32
     gateways: int = 0  # with batches, uploads and answers that go through them
     rate: float = 60.0  # orders a second, about
+    images: float = 0.0  # the share of orders that have some
     settings: Mapping[str, Any] = field(default_factory=dict)
     engine: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)  # of every client
@@ -132,7 +135,11 @@ class Arena:
     def _recruit(self) -> Crew:
         setup = self.setup
         engine = {"step_s": 0.02, "rows": 16, "tally": self.folder} | dict(setup.engine)
-        self.model = model_name(write_words(self.folder / "tokenizer"), **engine)
+        tokenizer = write_words(self.folder / "tokenizer")
+        if setup.images:
+            write_processor(tokenizer)
+            engine["image_memory"] = IMAGE_MEMORY
+        self.model = model_name(tokenizer, **engine)
         # A fault kills engines under innocent jobs: their deaths alone make none of them a suspect.
         patient = {"max_died": 50, "max_attempts": 500, "engine_restarts": 100, "speculate": "always"}
         leases = {"lease_s": LEASE_S, "renew_s": RENEW_S}

@@ -59,6 +59,7 @@ class Outcome:
     takeover_s: list[float] = field(default_factory=list)  # from a worker's death to its jobs' next attempt
     cancel_s: list[float] = field(default_factory=list)
     formatted: int = 0  # of the jobs: with a grammar
+    with_images: int = 0  # of the jobs
     cached: int = 0  # of the jobs: with the tokens of an equal one
     door: Counter[str] = field(default_factory=Counter)  # what went through gateways
     tokens: Counter[str] = field(default_factory=Counter)  # what engines did, `word_engine.TALLY`
@@ -205,6 +206,7 @@ def _sum_up(arena: Arena, outcome: Outcome) -> None:
             outcome.jobs += 1
             outcome.excused += entry.excused
             outcome.formatted += "response_format" in entry.order.fields
+            outcome.with_images += entry.order.has_images
             outcome.cached += any(ended.cached for ended in entry.told)
             outcome.states[sight.state or "gone"] += 1
             outcome.attempts[max(sight.turns, default=0)] += 1

@@ -21,6 +21,7 @@ from support.workers.counting_worker import flags_of, settings
 
 TESTS = Path(__file__).parent.parent
 MARK = "CHAOS_FOLDER"  # in the environment of a crew's workers, and so of their engines
+NURSERY = "millstream_worker.images.nursery"
 WORKER = ("millstream_worker",)  # what `python -m` runs, and what comes before the flags
 
 
@@ -65,11 +66,19 @@ class Member:
 
     def engine_pid(self) -> int | None:
         """None while there is no engine."""
+        return next((pid for pid, command in self._children() if NURSERY not in command), None)
+
+    def nursery_pid(self) -> int | None:
+        """Of the process that forks those that prepare images; None while there is none."""
+        return next((pid for pid, command in self._children() if NURSERY in command), None)
+
+    def _children(self) -> list[tuple[int, list[str]]]:
         try:
             children = psutil.Process(self.process.pid).children()
-            return next((child.pid for child in children if "--fd" in child.cmdline()), None)
+            commands = [(child.pid, child.cmdline()) for child in children]
         except psutil.Error:
-            return None
+            return []
+        return [(pid, command) for pid, command in commands if "--fd" in command]
 
     def harm(self, what: str) -> None:
         self.harms.append(Harm(time.time(), what))

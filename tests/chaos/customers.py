@@ -47,7 +47,7 @@ class Customer:
 
     def _order(self) -> Entry:
         self._orders += 1
-        order = orders.draw(self.random, f"c{self._number}-{self._orders}")
+        order = orders.draw(self.random, f"c{self._number}-{self._orders}", self._arena.setup.images)
         deadline = self.random.random() < 0.05
         if deadline:
             order = replace(order, fields={**order.fields, "deadline_s": self.random.uniform(0.05, 2.0)})

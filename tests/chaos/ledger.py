@@ -41,6 +41,10 @@ class Order:
     complete: tuple[bool | None, ...] = ()  # not given: all None
     fails: frozenset[str] = frozenset()  # if any: the error codes that it must fail with
 
+    @property
+    def has_images(self) -> bool:
+        return any(not isinstance(message["content"], str) for message in self.fields.get("messages", ()))
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -53,14 +57,17 @@ class Ended:
     counted: int = 0  # as the usage says
     complete: tuple[bool | None, ...] = ()
     cached: bool = False  # computed for an equal job
+    message: str = ""  # of its error
 
     @classmethod
     def of(cls, result: Result) -> Ended:
-        code = result.error.code if result.error else ""
+        code, message = (result.error.code, result.error.message) if result.error else ("", "")
         texts = tuple(told_of(choice.text, choice.tool_calls) for choice in result.choices)
         tokens = sum(len(choice.token_ids) for choice in result.choices)
         complete = tuple(choice.complete for choice in result.choices)
-        return cls(result.state, texts, code, tokens, result.usage.output_tokens, complete, result.cached)
+        return cls(
+            result.state, texts, code, tokens, result.usage.output_tokens, complete, result.cached, message
+        )
 
 
 @dataclass(slots=True, eq=False)

@@ -43,7 +43,8 @@ def texts_fault(texts: Sequence[str], entry: Entry, state: State) -> str:
 def ended_fault(ended: Ended, entry: Entry) -> str:
     """What a caller was told."""
     if ended.state not in entry.allowed:
-        return f"ended as {ended.state} ({ended.code}), may be {', '.join(sorted(entry.allowed))}"
+        code = f"{ended.code}: {ended.message}" if ended.message else ended.code
+        return f"ended as {ended.state} ({code}), may be {', '.join(sorted(entry.allowed))}"
     fails = entry.order.fails
     if ended.state is State.FAILED and ended.code not in fails:
         return f"failed with {ended.code!r}, must be one of {', '.join(sorted(fails))}"

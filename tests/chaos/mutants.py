@@ -193,6 +193,32 @@ _ALL = (
         engines=True,
     ),
     _mutant(
+        "no digest of images",
+        "the digest of images in the hashes of KV blocks",
+        (f"{BRAIN}waiting.row_factory:RowFactory.rows",
+         "added = within.to_bytes(4, \"little\") + placed.image.key[1]",
+         "added = within.to_bytes(4, \"little\")"),
+        engines=True,
+    ),
+    _mutant(
+        "features of another place",
+        "the number of the feature with which a piece of an image begins",
+        (f"{BRAIN}batch.planner:_images",
+         "start + place - begin, feature, count", "start + place - begin, 0, count"),
+        engines=True,
+    ),
+    _mutant(
+        "engine without images",
+        "the second sending of images to jobs whose engine died",
+        (f"{WORKER}jobs.engine_queue:EngineQueue.engine_lost", "self.images.engine_lost()", "pass"),
+    ),
+    _mutant(
+        "equal texts",
+        "the digest of images in what equal jobs have in common",
+        (f"{WORKER}jobs.equal_jobs.cache_key:cache_key",
+         "whole.update(b\"\".join(job.input.images.digests))", "pass"),
+    ),
+    _mutant(
         "refused in silence",
         "the report of a format that cannot be compiled",
         (f"{ENGINES}take_compiled", "reports.append(done.matchers)", "pass"),

@@ -6,6 +6,8 @@ import random
 from functools import cache
 from typing import Any
 
+from support.engine.counting_images import shown
+from support.workers import word_images
 from support.workers.word_answers import Answer, Grammars, counted
 from support.workers.words import STRIDES
 
@@ -25,10 +27,13 @@ REPEATED = 0.5  # of those whose prompts have parts of their answer
 POPULAR = 0.15  # of those that others repeat
 EQUAL = 0.2  # of those that equal others
 EQUALS = 9  # kinds of them
+ALIKE = 0.5  # of those with images: equal ones may be about others
 
 
-def draw(source: random.Random, own_id: str) -> Order:
-    """An order of mixed shape; every draw comes from `source`."""
+def draw(source: random.Random, own_id: str, images: float = 0.0) -> Order:
+    """An order of mixed shape; every draw comes from `source`. `images`: the share of those
+    with some.
+    """
     equal = source.random() < EQUAL
     shape = random.Random(source.randrange(EQUALS)) if equal else source
     low, high = shape.choice(RANGES)
@@ -44,9 +49,13 @@ def draw(source: random.Random, own_id: str) -> Order:
         length, spec = shape.choice(calls.LENGTHS), calls.grammar(called)
     choices = shape.choice((1, 1, 1, 1, 2, 4))
     sampling = {"temperature": float(choices > 1 or shape.random() < 0.5), "seed": shape.randrange(3)}
-    answers = [_answer(spec, first, length, choice=choice, **sampling) for choice in range(choices)]
+    files, seen = _images(source, shape, images)
+    answers = [
+        _answer(spec, first, length, choice=choice, shown=seen, **sampling) for choice in range(choices)
+    ]
+    asking = called or {"prompt": _prompt(shape, first, answers)}
     fields: dict[str, Any] = {
-        **(called or {"prompt": _prompt(shape, first, answers)}),
+        **(_about(shape, files, first, asking) if files else asking),
         "max_tokens": length,
         "n": choices,
         **sampling,
@@ -73,6 +82,28 @@ def _form(shape: random.Random, first: int) -> tuple[ResponseFormat | None, dict
     if shape.random() >= CALLING:
         return formats.draw(shape, first), {}
     return None, {"messages": [{"role": "user", "content": f" w{first}"}], **calls.draw(shape)}
+
+
+def _images(source: random.Random, shape: random.Random, share: float) -> tuple[list[bytes], int]:
+    """Image files, and as one number what the model sees of them."""
+    if not share or shape.random() >= share:
+        return [], 0
+    chosen = shape if shape.random() < ALIKE else source
+    drawn = [
+        word_images.image(chosen.randrange(word_images.COUNT)) for _ in range(chosen.choice((1, 1, 1, 2)))
+    ]
+    return [one.file for one in drawn], shown(number for one in drawn for number in one.features)
+
+
+def _about(shape: random.Random, files: list[bytes], first: int, asking: dict[str, Any]) -> dict[str, Any]:
+    """The same question about images, which mostly stand before it."""
+    given = dict(asking)
+    texts = ["", given.pop("prompt", f" w{first}")]
+    if shape.random() < 0.3:
+        texts[0] = f" w{shape.randrange(560)}"
+    before, behind = ([{"type": "text", "text": text}] if text else [] for text in texts)
+    shown_files = [{"type": "image", "image": file} for file in files]
+    return {**given, "messages": [{"role": "user", "content": [*before, *shown_files, *behind]}]}
 
 
 def _answer(spec: GrammarSpec | None, first: int, length: int, **drawn: Any) -> Answer:

@@ -61,6 +61,7 @@ def _totals(outcomes: Sequence[Outcome]) -> list[str]:
         f"attempts {_counts(_sum(outcomes, 'attempts'))}",
         f"grammars {sum(o.formatted for o in outcomes)} jobs; {tokens['masked_rows_total']} tokens sampled "
         f"under them, {tokens['forced_total']} forced",
+        f"images   {sum(o.with_images for o in outcomes)} jobs",
         f"cached   {sum(o.cached for o in outcomes)} jobs, of those whose result somebody read",
         f"drafts   {tokens['drafted_total']} verified, {tokens['accepted_total']} accepted",
         f"streams  {streams.total()} ({_counts(streams)})",

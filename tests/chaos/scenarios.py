@@ -10,7 +10,19 @@ from support.servers.cluster import Cluster
 from support.servers.sentinel import Sentinels
 
 from chaos.arena import LASTING, Setup
-from chaos.faults import Fault, aimed, gateway, models, network, poison, process, server, topology, versions
+from chaos.faults import (
+    Fault,
+    aimed,
+    gateway,
+    image_processes,
+    models,
+    network,
+    poison,
+    process,
+    server,
+    topology,
+    versions,
+)
 from millstream.wire.state.queue_info import PubSub
 
 Weights = Mapping[Fault, int]
@@ -38,6 +50,7 @@ WORKERS: Weights = {
     process.hurry_worker: 1,
 }
 ENGINES: Weights = {process.kill_engine: 9, process.freeze_engine: 4}
+IMAGES: Weights = {image_processes.kill_child: 3, image_processes.kill_nursery: 1}
 SERVER: Weights = {
     server.kill_server: 4,
     server.restart_server: 2,
@@ -74,9 +87,10 @@ BESIDE_GATEWAYS: Weights = {
 }  # fmt: skip
 LIGHT: Weights = {
     process.kill_engine: 12, process.freeze_engine: 4, process.freeze_worker: 2, process.kill_worker: 3,
-    poison.unreadable: 2,
+    poison.unreadable: 2, image_processes.kill_child: 3, image_processes.kill_nursery: 1,
 }  # fmt: skip
 SHORT_WORKERS: Weights = dict.fromkeys((process.kill_worker, process.kill_engine, process.freeze_worker), 1)
+SHORT_IMAGES: Weights = dict.fromkeys((image_processes.kill_child, image_processes.kill_nursery), 1)
 SHORT_SERVER: Weights = dict.fromkeys(
     (server.kill_server, server.destroy_group, server.cut_commands, server.cut_pubsub, server.fill_memory,
      server.jump_clock, poison.unreadable), 1,
@@ -89,10 +103,10 @@ cluster = partial(Cluster, **LASTING)
 CACHING = {"result_cache": 2**20}
 POISONED = {"engine": poison.ENGINE, "settings": poison.SETTINGS | CACHING}
 
-_caching = partial(Scenario, settings=CACHING)
+_caching = partial(Scenario, settings=CACHING, images=1 / 3)
 
 ALL = (
-    _caching("processes", (WORKERS, ENGINES), weight=3, blows=21, crew=3),
+    _caching("processes", (WORKERS, ENGINES, IMAGES), weight=3, blows=25, crew=3),
     _caching("server", (SERVER,), weight=3, blows=23),
     _caching("forgetful", (FORGETFUL,), kinds=("valkey",), blows=15),
     _caching("network", (NETWORK,), route=network.proxied, weight=3, blows=24),
@@ -105,5 +119,6 @@ ALL = (
     Scenario("gateways", (GATEWAYS, BESIDE_GATEWAYS), blows=12, gateways=2, customers=8, rate=15.0),
     _caching("mix", (LIGHT, SERVER), shards=2, weight=4, blows=46, crew=3),
 )
-SHORT = _caching("short", (SHORT_WORKERS, SHORT_SERVER), shards=2, pause_s=0.2)
-BY_NAME = {scenario.name: scenario for scenario in (*ALL, SHORT)}
+SHORT = _caching("short", (SHORT_WORKERS, SHORT_SERVER), shards=2, pause_s=0.2, images=0.0)
+PAGES = _caching("pages", (SHORT_WORKERS | SHORT_IMAGES, SHORT_SERVER), shards=2, pause_s=0.2)
+BY_NAME = {scenario.name: scenario for scenario in (*ALL, SHORT, PAGES)}

@@ -14,7 +14,7 @@ from chaos import campaign
 from chaos.campaign import Outcome, Quota
 from chaos.faults import aimed, gateway, models, poison, process, server
 from chaos.mutants import MUTANTS, Mutant
-from chaos.scenarios import POISONED, Scenario
+from chaos.scenarios import CACHING, POISONED, Scenario
 
 SETTLE_S = 2.0  # what has not ended by then will not
 
@@ -67,6 +67,11 @@ ORPHANED = Scenario(
 KILLED = Scenario("killed", ({gateway.kill_gateway: 1},), **DOOR)
 RESUMED = Scenario("resumed", ({aimed.kill_engine_in_grammars: 1},), crew=1, rate=60.0, engine=DENSE)
 
+# Images in every job, small as they are.
+SHOWING = Scenario("showing", (), crew=1, rate=20.0, images=1.0)
+REPEATING = Scenario("repeating", (), crew=1, rate=20.0, images=1.0, settings=CACHING)
+DYING = Scenario("dying", ({process.kill_engine: 1},), crew=1, rate=20.0, images=1.0, engine=SLOW)
+
 TAKEN_OVER = Scenario("taken over", ({process.kill_worker: 1},), crew=2, rate=40.0, engine=DENSE)
 
 
@@ -100,6 +105,10 @@ TRIALS = (
     _trial("calls told twice", TAKEN_OVER, 150, 5, "log"),
     _trial("drafts unverified", ALONE, 40, 0, "result", "engine"),
     _trial("no grammar in drafts", ALONE, 100, 0, "result"),
+    _trial("no digest of images", SHOWING, 100, 0, "result", "engine"),
+    _trial("features of another place", SHOWING, 20, 0, "result", "engine"),
+    _trial("engine without images", DYING, 60, 2, "result", settle_s=15.0),
+    _trial("equal texts", REPEATING, 300, 0, "result"),
     _trial("refused in silence", ALONE, 200, 0, "unended"),
     _trial("cut is whole", ALONE, 40, 0, "result"),
     _door_trial("no log repair in gateways", UNHEARD, 20, "answer"),

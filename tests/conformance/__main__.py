@@ -11,10 +11,10 @@ from functools import partial
 
 from support.models.spelling import WORDS
 
-from conformance.clients_run import check, commands, openai_commands
+from conformance.clients_run import check, commands, image_commands, openai_commands
 from conformance.loops_run import loop_commands, watched
 from conformance.schemas.schemas_run import are_taken
-from conformance.stands import CONTEXT_OF_LOOPS, Stand, counting_model, tiny_model
+from conformance.stands import CONTEXT_OF_LOOPS, Stand, counting_model, tiny_model, vision_model
 from conformance.table_run import is_met
 from conformance.turns.call_forms import FORMS, HERMES
 from conformance.turns.turns_run import agent_turns
@@ -24,6 +24,7 @@ ALONE: Mapping[str, Callable[[], bool]] = {"schemas": are_taken}
 STANDS: tuple[tuple[Callable[[], AbstractContextManager[Stand]], Mapping[str, Check]], ...] = (
     (counting_model, {name: partial(check, command) for name, command in openai_commands().items()}),
     (tiny_model, {name: partial(check, command) for name, command in commands().items()} | {"table": is_met}),
+    (vision_model, {name: partial(check, command) for name, command in image_commands().items()}),
     (
         partial(tiny_model, HERMES.template, CONTEXT_OF_LOOPS),
         {name: partial(watched, command, HERMES.marks) for name, command in loop_commands().items()},

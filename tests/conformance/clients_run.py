@@ -30,6 +30,12 @@ NEWEST = {
     "instructor": ["instructor"],
     "outlines": ["outlines", "openai"],
 }
+IMAGES = {
+    "openai-images": ["openai", "pillow"],
+    "docling": ["docling", TORCH],
+    "olmocr": ["olmocr", TORCH],
+    "mineru": ["mineru-vl-utils"],
+}
 NODE = {
     "openai-node": ["openai", "zod"],
     "vercel-ai": ["ai", "@ai-sdk/openai-compatible", "zod"],
@@ -51,6 +57,14 @@ def commands() -> dict[str, Command]:
     }
     nodes = {name: partial(_node, name, packages) for name, packages in NODE.items()}
     return named | nodes | {"vllm-bench": _vllm_bench}
+
+
+def image_commands() -> dict[str, Command]:
+    """By the name of a program that sends images; their model is tiny, and reads them."""
+    return {
+        name: partial(_python, name, packages, f"{name.replace('-', '_')}_client")
+        for name, packages in IMAGES.items()
+    }
 
 
 def check(command: Command, stand: Stand) -> bool:

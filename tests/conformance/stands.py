@@ -62,6 +62,28 @@ def tiny_model(
 
 
 @contextlib.contextmanager
+def vision_model(kind: str = "idefics3") -> Iterator[Stand]:
+    """A real engine with a tiny random model that reads images. What it says of them means nothing."""
+    from support.models.vision_checkpoints import build  # torch takes seconds, which the others do not need
+
+    with Server("valkey") as server, tempfile.TemporaryDirectory() as folder:
+        checkpoint = build(kind, Path(folder)).folder
+        allow_length(checkpoint, CONTEXT_OF_LOOPS)
+        settings = REAL | {"kv_memory": "64MiB", "lease_s": 30.0, "log_level": "error"}
+        with worker_process(server, str(checkpoint), **settings), gateway(server.url) as door:
+            until_ready(door.url)
+            yield Stand(door.url, checkpoint)
+
+
+def allow_length(checkpoint: Path, tokens: int) -> None:
+    """olmOCR asks for 8,000 tokens of each page."""
+    file = checkpoint / "config.json"
+    config = json.loads(file.read_text())
+    config["text_config"]["max_position_embeddings"] = tokens
+    file.write_text(json.dumps(config))
+
+
+@contextlib.contextmanager
 def counting_model() -> Iterator[Stand]:
     """An engine that counts, and a store of files."""
     with Server("valkey") as server, tempfile.TemporaryDirectory() as folder:

@@ -98,7 +98,9 @@ async def submit_again(arena: Arena) -> None:
 async def look_at_waiting(arena: Arena) -> None:
     """More jobs than a lane takes, so that most are parked, and readers that ask about each of them."""
     source = random.Random(arena.random.random())
-    drawn = [orders.draw(source, f"asked-{source.getrandbits(48):x}") for _ in range(WAITING)]
+    drawn = [
+        orders.draw(source, f"asked-{source.getrandbits(48):x}", arena.setup.images) for _ in range(WAITING)
+    ]
     await asyncio.gather(*(_ask(arena, order) for order in drawn))
 
 

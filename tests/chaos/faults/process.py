@@ -22,11 +22,12 @@ async def kill_worker(arena: Arena) -> None:
 
 
 async def kill(arena: Arena, member: Member) -> None:
-    engine = member.engine_pid()
+    orphans = {"engine": member.engine_pid(), "nursery": member.nursery_pid()}
     member.kill()
     arena.crew.ensure()
-    if engine is not None:
-        arena.load.spawn(_no_orphan(arena, member, engine))
+    for kind, pid in orphans.items():
+        if pid is not None:
+            arena.load.spawn(_no_orphan(arena, f"{kind} of {member.name}", pid))
 
 
 @fault("kill engine")
@@ -92,14 +93,14 @@ async def _ends_well(arena: Arena, member: Member) -> None:
         arena.ledger.note(f"{member.name} ended with {status} after SIGTERM")
 
 
-async def _no_orphan(arena: Arena, member: Member, engine: int) -> None:
-    """The engine of a killed worker ends by itself."""
+async def _no_orphan(arena: Arena, what: str, pid: int) -> None:
+    """The processes of a killed worker end by themselves."""
     try:
-        process = psutil.Process(engine)
+        process = psutil.Process(pid)
     except psutil.NoSuchProcess:
         return
     for _ in range(round(ORPHAN_S / 0.1)):
         if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
             return
         await asyncio.sleep(0.1)
-    arena.ledger.note(f"the engine of {member.name}, which was killed, still runs after {ORPHAN_S:g} s")
+    arena.ledger.note(f"the {what}, which was killed, still runs after {ORPHAN_S:g} s")

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from zlib import crc32
 
+import numpy as np
+
 from millstream_worker.engine.brain.images.held_image import ImageKey
 from millstream_worker.engine.protocol.frames import Array, HoldImage
 from millstream_worker.engine.protocol.request import EngineRequest, ImageSpan
@@ -16,6 +18,12 @@ _FIRST = 2000  # of the numbers: no token
 
 def feature(content: bytes, place: int) -> int:
     return _FIRST + crc32(place.to_bytes(4, "little"), crc32(content)) % 1000
+
+
+def shown(tokens: Iterable[int]) -> int:
+    """Returns all features among the tokens as one number, in which their order counts; 0: there are none."""
+    found = [token for token in tokens if token >= _FIRST]
+    return crc32(np.array(found, "<i4").tobytes()) if found else 0
 
 
 @dataclass
@@ -35,7 +43,7 @@ class CountingImages:
 
     def hold(self, key: ImageKey, features: int, arrays: Sequence[Array]) -> int:
         pixels = next(one for one in arrays if one.name == "pixel_values")
-        units = pixels.shape[0]
+        units = pixels.shape[:2][-1]  # tiles, behind an axis of images where a processor made them
         self._images.setdefault(key, _Image(pixels.data, features, units))
         return units
 

@@ -63,6 +63,7 @@ class Counting:
     nan: int = -1  # where this token would be drawn, the logits are no numbers
     refuse: int = -1  # a prompt that begins with this token is refused
     broken: str = ""  # why it cannot be loaded
+    image_memory: int = 0  # bytes of images that it holds (`word_engine`); 0: it reads none
     tally: str = ""  # folder: gets a file of each process, see `word_engine.tallied`
 
     @property

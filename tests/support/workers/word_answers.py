@@ -16,11 +16,13 @@ from millstream_worker.engine.grammars.grammar_fault import InvalidGrammar
 from millstream_worker.engine.grammars.grammar_trial import GrammarTrial
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 from millstream_worker.text.model import TextModel
-from support.workers.words import END, VOCAB, next_token, tokenizer, tokens_of, vocabulary
+from support.workers.words import END, MARKS, VOCAB, next_token, tokenizer, tokens_of, turn, vocabulary
 
 TEMPLATE = (  # what is said, behind the names of tools, with calls in Hermes' form
     "{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}"
-    "{% for m in messages %}{{ m.content or '' }}{% for call in m.tool_calls or [] %}"
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for p in m.content or [] %}{% if p.type == 'image' %}<image>{% else %}{{ p.text }}{% endif %}"
+    "{% endfor %}{% endif %}{% for call in m.tool_calls or [] %}"
     "{{ '' if loop.first else '\n' }}<tool_call>\n"
     '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}\n</tool_call>'
     "{% endfor %}{% endfor %}"
@@ -40,7 +42,7 @@ def text_model() -> TextModel:
 
 
 def _fast() -> PreTrainedTokenizerFast:
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer())
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), extra_special_tokens=MARKS)
     fast.chat_template = TEMPLATE
     return fast
 
@@ -58,11 +60,14 @@ class Answer:
         return tokenizer().decode(self.tokens)
 
 
-def counted(last: int, count: int, *, temperature: float = 0.0, seed: int = 0, choice: int = 0) -> Answer:
-    """What a row without a grammar must come to, after a prompt that ends with the word `last`."""
+def counted(
+    last: int, count: int, *, temperature: float = 0.0, seed: int = 0, choice: int = 0, shown: int = 0
+) -> Answer:
+    """What a row without a grammar must come to, after a prompt that ends with the word `last`. `shown`: the
+    images in it as one number."""
     tokens: list[int] = []
-    for noise in _noise(seed, choice, count):
-        last = next_token(last, temperature, noise)
+    for place, noise in enumerate(_noise(seed, choice, count)):
+        last = next_token(last, temperature, noise, turn=turn(shown, place))
         tokens.append(last)
     return Answer(tuple(tokens))
 
@@ -74,19 +79,27 @@ class Grammars:
         self._compiler = GrammarCompiler(vocabulary, GrammarTrial().check)
 
     def answer(
-        self, spec: GrammarSpec, last: int, count: int, *, temperature: float, seed: int, choice: int
+        self,
+        spec: GrammarSpec,
+        last: int,
+        count: int,
+        *,
+        temperature: float,
+        seed: int,
+        choice: int,
+        shown: int = 0,
     ) -> Answer:
         try:
             matcher = self._compiler.matchers(EngineRequest(1, (last,), count, grammar=spec))[0]
         except InvalidGrammar:
             return Answer((), code="bad_request")
         tokens: list[int] = []
-        for noise in _noise(seed, choice, count):
+        for place, noise in enumerate(_noise(seed, choice, count)):
             bits = np.zeros(-(-VOCAB // 32), np.int32)
             matcher.fill(bits, bits.ctypes.data)
             if matcher.failure is not None:
                 return Answer(tuple(tokens), code=matcher.failure)
-            last = next_token(last, temperature, noise, tokens_of(bits))
+            last = next_token(last, temperature, noise, tokens_of(bits), turn(shown, place))
             if last == END:
                 return Answer(tuple(tokens), complete=True)
             matcher.consume([last])

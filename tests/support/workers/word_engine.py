@@ -1,5 +1,6 @@
 """An engine process with the real frames, process loop, batch loop, scheduler, grammars and draft tokens.
-Its model only counts (`words`), over a paged store that is compared with what each row must contain.
+Its model only counts (`words`), over a paged store that is compared with what each row must contain. With
+`image_memory` it reads images.
 
     PYTHONPATH=tests python -m support.workers.word_engine --fd N
 
@@ -12,7 +13,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,14 +31,16 @@ from millstream_worker.engine.protocol.frames import Found
 from millstream_worker.engine.protocol.outputs import Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest
 from support.engine.counting import CountingRunner, is_drafted
+from support.engine.counting_images import shown
 from support.workers.fake_engine import Counting, info_of, pause, run, suffer
-from support.workers.words import END, VOCAB, next_token, tokens_of, vocabulary
+from support.workers.words import END, VOCAB, next_token, tokens_of, turn, vocabulary
 
 COMMAND = f"{sys.executable} -m {__name__}"
 DAMAGE = "KV cache damaged"  # in the log of a worker, whose engine's standard error is its own
 BLOCK = 16
 TALLY = ("drafted_total", "accepted_total", "masked_rows_total", "forced_total")
 _TALLY_STEPS = 20
+_FEATURE_BYTES = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -95,7 +98,8 @@ class WordRunner(CountingRunner):
     def _token(self, plan: Plan, place: int, text: list[int]) -> int:
         slot = int(plan.row_slots[plan.logit_segments[place]])
         noise = float(plan.noise[place])
-        token = next_token(text[-1], self.sampling[slot].temperature, noise, self._allowed.get(place))
+        seen = turn(shown(text), int(plan.output_indices[place]))
+        token = next_token(text[-1], self.sampling[slot].temperature, noise, self._allowed.get(place), seen)
         if text == self.rows[slot]:  # else it follows a draft token that was wrong
             suffer(self._model, token, self._front)
         return token
@@ -150,12 +154,18 @@ def build(
             vocab_size=VOCAB,
             pipeline_depth=depth,
             speculate=config.speculate,
+            image_bytes=model.image_memory,
+            feature_bytes=_FEATURE_BYTES if model.image_memory else 0,
         )
     )
+    runner = WordRunner(model, mark)
+    runner.scheduler = scheduler
     grammars = GrammarThread(GrammarCompiler(vocabulary, GrammarTrial().check))
-    engine = WordEngine(scheduler, WordRunner(model, mark), depth=depth, grammars=grammars)
+    engine = WordEngine(scheduler, runner, depth=depth, grammars=grammars, images=runner.images)
     engine.refused, engine.tally = model.refuse, model.tally
-    return engine, info_of(model, vocabulary=VOCAB, eos=END)
+    info = info_of(model, vocabulary=VOCAB, eos=END)
+    reads = bool(model.image_memory) and config.images != "off"
+    return engine, replace(info, images=reads, image_memory=model.image_memory, feature_bytes=_FEATURE_BYTES)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

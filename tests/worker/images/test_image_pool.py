@@ -21,7 +21,7 @@ from support.workers.counting_worker import until
 from support.workers.image_jobs import png
 
 from millstream_worker.images import pool as pool_module
-from millstream_worker.images.messages import BadImage
+from millstream_worker.images.messages import BadImage, NurseryConfig, ProcessorFacts
 from millstream_worker.images.pool import ImagePool, NoPool, PoolLimits, nursery_environment
 
 
@@ -221,6 +221,34 @@ def test_all_end_with_a_worker_that_is_killed(checkpoint: Path, tmp_path: Path) 
     worker.wait()
     worker.stdout.close()
     asyncio.run(until(lambda: all(map(is_over, (nursery, *children)))))
+
+
+class _StartedNursery:
+    is_over = False
+
+    async def end(self) -> None:
+        """There is no process."""
+
+
+@pytest.mark.parametrize(("deaths", "opens"), [(2, True), (3, False)])
+async def test_a_nursery_that_dies_in_its_start_is_started_again(
+    deaths: int, opens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its worker would refuse images as long as it lives."""
+    tries: list[NurseryConfig] = []
+
+    async def start(config: NurseryConfig) -> tuple[_StartedNursery, ProcessorFacts]:
+        tries.append(config)
+        if len(tries) <= deaths:
+            raise pool_module._Gone
+        return _StartedNursery(), ProcessorFacts("<image>", 7)
+
+    monkeypatch.setattr(pool_module._Nursery, "start", start)
+    pool = ImagePool(PoolLimits(5.0, 10**8))
+    with contextlib.nullcontext() if opens else pytest.raises(NoPool, match="cannot be loaded: _Gone"):
+        assert (await pool.open("a")).placeholder_id == 7
+    await pool.close()
+    assert len(tries) == 3
 
 
 async def test_a_checkpoint_without_a_processor_has_no_pool(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from millstream_worker.images.nursery import COMMAND, FORK, KILL
 
 _ARGV = (sys.executable, "-m", "millstream_worker.images.nursery")
 _START_S = 120.0  # importing transformers takes 2 to 20 seconds
+_STARTS = 3  # tries to start the first nursery: without one, no image of this model is read
 _FORK_S = 10.0
 _PAUSE_S = 0.1  # between two tries to get a child; doubled each time
 _LONGEST_PAUSE_S = 10.0
@@ -189,12 +190,20 @@ class ImagePool:
         if folder != self._folder or self._facts is None:
             await self.close()
             self._folder = folder
-            try:
-                await self._running()
-            except (_Gone, OSError, TimeoutError) as error:
-                raise NoPool(f"its image processor cannot be loaded: {type(error).__name__}") from error
+            await self._start()
         assert self._facts is not None, "a nursery tells them before it forks"
         return self._facts
+
+    async def _start(self) -> None:
+        """A nursery that dies in its start may have been killed for others' sake, as for memory."""
+        for left in reversed(range(_STARTS)):
+            try:
+                await self._running()
+                return
+            except (_Gone, OSError, TimeoutError) as error:
+                if not left:
+                    raise NoPool(f"its image processor cannot be loaded: {type(error).__name__}") from error
+                await asyncio.sleep(_PAUSE_S)
 
     async def close(self) -> None:
         nursery, self._nursery, self._facts = self._nursery, None, None

@@ -73,6 +73,7 @@ _IGNORED = (
     | _ignored("kv_transfer_params ec_transfer_params bootstrap_host bootstrap_port bootstrap_room")
     | _ignored("routed_dp_rank disagg_prefill_dp_rank data_parallel_rank stream_interval ngram_corpus_id")
     | _ignored("guided_decoding_backend backend_sampling")
+    | _ignored("vllm_xargs", {})  # for plugins: vLLM passes over those of a plugin that it does not have
     | _ignored("provider route image_config images_config media_io_kwargs mm_processor_kwargs mm_payload")
     | _ignored("max_dynamic_patch min_dynamic_patch")
     | _ignored("use_audio_in_video return_mm_kwargs return_token_offsets return_meta_info", False)
@@ -157,9 +158,7 @@ _REFUSED = (
     | _refused("t_max_predict_ms", "use max_tokens", 0, -1)
     | _refused("watermark watermarking", _OUT, False)
     | _refused("logits_processors", "use logit_bias, bad_words or allowed_token_ids", [])
-    | _refused(
-        "custom_logit_processor custom_params vllm_xargs", "use logit_bias, bad_words or allowed_token_ids"
-    )
+    | _refused("custom_logit_processor custom_params", "use logit_bias, bad_words or allowed_token_ids")
     # the model, and what is around it
     | _refused("models", "name one model", [])
     | _refused("lora lora_path adapter_id", "name a model that has it", [], "")
