@@ -37,7 +37,7 @@ def test_other_images_have_another_key() -> None:
     assert _key(_job("page")) == _key(_job("page"))
 
 
-def test_other_options_of_the_image_processor_count_for_images_alone() -> None:
+def test_options_of_the_image_processor_count_for_images() -> None:
     options = '{"size": {"longest_edge": 512}}'
     assert _key(_job("page")) != _key(_job("page"), image_options=options)
     assert _key(_job()) == _key(_job(), image_options=options)
