@@ -39,7 +39,8 @@ def _a_job_whose_engine_dies() -> None:
     job = job_with("a", "x", engine=engine)
     job.outputs.rows = [ChoiceOutput(0, None)]  # type: ignore[arg-type]  # it draws nothing
     JobTable(queue).take(job)
-    for digest in queue.images.want(job):
+    queue.images.begin(job)
+    for digest in queue.images.missing(job):
         queue.images.put([job], digest, prepared(), feature_bytes=1)
     assert queue.images.reserve(job, 1000)
     job.move(JobPhase.READY)

@@ -163,7 +163,10 @@ class Survey:
             return mark == row_digests.of_raw(line.data)
         try:
             if row_digests.is_of_job(mark):
-                digest = digest_of(custom_id, fields, self._options.media)
+                media = self._options.media
+                if media is not None and not media.sees(fields["body"]):
+                    return True  # a file that is away now has not changed: its answer stays
+                digest = digest_of(custom_id, fields, media)
                 return mark == row_digests.of_digest(digest) and not self._moved(fields)
             self._options.row_of(line, custom_id, fields)
         except LineFault as fault:

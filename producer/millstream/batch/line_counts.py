@@ -22,6 +22,7 @@ from millstream.wire.messages.job_messages import Result
 
 _CHUNK_ROWS = 256  # counted together
 _CHUNKS = 4  # under way at once
+_CHUNK_BYTES = 4 * 2**20  # of rows, after which a chunk is counted
 
 
 class LineCounts:
@@ -64,7 +65,7 @@ class LineCounts:
                 continue
             rows = chunks.setdefault(row.queue, [])
             rows.append(row)
-            if len(rows) == _CHUNK_ROWS:
+            if len(rows) == _CHUNK_ROWS or sum(one.size for one in rows) > _CHUNK_BYTES:
                 await self._room.acquire()
                 group.create_task(self._count(row.queue, chunks.pop(row.queue)))
         for queue, rows in chunks.items():

@@ -137,7 +137,7 @@ async def test_an_invalid_input_fails_with_a_reason_for_each_line(
     assert faults(done) == [(place, code, param) for place, (_, code, param) in enumerate(wrong, 3)]
     assert len(faults(await finished(client, (await made(client, [b"{"] * 150)).id))) == 100
     more = [chat(place, "w1", 1) for place in range(201)]
-    bounds = (([], "empty_file"), ([b"x" * 9_000_000], "line_too_long"), (more, "too_many_lines"))
+    bounds = (([], "empty_file"), ([b"x" * 25_200_000], "line_too_long"), (more, "too_many_lines"))
     for lines, code in bounds:
         failed = await finished(client, (await made(client, lines)).id)
         assert [told for _, told, _ in faults(failed)] == [code]

@@ -334,6 +334,7 @@ class Rig:
     def hold(self, image: HoldImage) -> None:
         pool, key = self.scheduler.images, self.scheduler.image_key(image.salt, image.digest)
         assert pool is not None, "it reads no images"
+        self.model.images.forget(pool.make_room(key, image.features))
         pool.hold(key, image.features, self.model.images.hold(key, image.features, image.arrays))
 
     def drop(self, salt: str, digest: bytes) -> None:

@@ -24,7 +24,8 @@ from millstream_worker.engine.protocol.frames import Add, Array, DropImage, Fram
 from support.workers.fake_engine import CountingEngine
 from support.workers.fake_engine import build as build_counting
 
-COMMAND = f"{sys.executable} -m {__name__}"
+_FOUND = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
+COMMAND = f"env PYTHONPATH={_FOUND} {sys.executable} -m {__name__}"
 MEMORY = "MILLSTREAM_TEST_IMAGE_MEMORY"  # bytes of the engine's images
 LOG = "MILLSTREAM_TEST_IMAGE_LOG"  # file that gets a line for each frame about images
 _SHOWN = 700  # tokens: answers begin below, and end before the vocabulary does

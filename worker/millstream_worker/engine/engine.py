@@ -98,6 +98,7 @@ class Engine(Generic[H]):
         """Take an image for requests to come."""
         store, pool = self._of_images()
         key = self.scheduler.image_key(image.salt, image.digest)
+        store.forget(pool.make_room(key, image.features))
         pool.hold(key, image.features, store.hold(key, image.features, image.arrays))
 
     def drop_image(self, image: DropImage) -> None:

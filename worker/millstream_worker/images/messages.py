@@ -7,11 +7,15 @@ from __future__ import annotations
 import socket
 import struct
 from dataclasses import dataclass, fields
+from math import prod
 from typing import Any
 
 import msgpack
 
 LENGTH = struct.Struct(">I")
+KINDS = ("damaged", "pixels", "frames", "depth", "size", "memory", "died", "time")  # of refused images
+ITEM_BYTES = {"uint8": 1, "bool": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8}
+_LONGEST = 500  # characters of what is said of an image
 MOST_BYTES = 60 * 2**20  # of a prepared image: it goes to the engine in one frame
 
 
@@ -118,8 +122,25 @@ def _exactly(peer: socket.socket, size: int) -> bytes:
 
 
 def image_data(plain: Any) -> ImageData:
+    """Raises ValueError and others for what no child sends that a hostile file has not taken over."""
     tokens, arrays = plain
-    return ImageData(ImageTokens(*tokens), tuple(PackedArray(*array) for array in arrays))
+    made = ImageData(ImageTokens(*tokens), tuple(PackedArray(*array) for array in arrays))
+    for array in made.arrays:
+        if prod(array.shape) * ITEM_BYTES[array.dtype] != len(array.data) or min(array.shape, default=1) < 0:
+            raise ValueError("an array of another size than its shape has")
+    ids = made.tokens.ids
+    if not all(type(token) is int and 0 <= token < 2**31 for token in ids):
+        raise ValueError("tokens that are none")
+    if any(first < 0 or count < 1 or first + count > len(ids) for first, count in made.tokens.runs):
+        raise ValueError("runs beyond the tokens")
+    return made
+
+
+def bad_image(kind: Any, problem: Any) -> tuple[str, str]:
+    """Returns what is said of an image. Raises ValueError, as above."""
+    if kind not in KINDS or not isinstance(problem, str):
+        raise ValueError("no reason against an image")
+    return kind, problem[:_LONGEST]
 
 
 def probe(plain: Any) -> Probe:

@@ -16,13 +16,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgpack.exceptions import UnpackException
+
 from millstream_worker.images.messages import (
     LENGTH,
+    MOST_BYTES,
     BadImage,
     ImageData,
     NurseryConfig,
     Probe,
     ProcessorFacts,
+    bad_image,
     image_data,
     packed,
     probe,
@@ -31,13 +35,14 @@ from millstream_worker.images.messages import (
 from millstream_worker.images.nursery import COMMAND, FORK, KILL
 
 _ARGV = (sys.executable, "-m", "millstream_worker.images.nursery")
-_START_S = 120.0  # importing transformers takes 2 to 20 seconds
+_START_S = 40.0  # importing transformers takes 2 to 20 seconds
 _STARTS = 3  # tries to start the first nursery: without one, no image of this model is read
 _FORK_S = 10.0
 _PAUSE_S = 0.1  # between two tries to get a child; doubled each time
 _LONGEST_PAUSE_S = 10.0
 _MOST_GONE = 5  # children in a row that end at once, after which their nursery is replaced
 _TRIES = 2  # of an image
+_MORE_BYTES = 2**20  # of a message, beside an image's arrays
 _DIED, _SLOW = "died", "slow"
 _PASSED_ON = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR")
 _CHOSEN = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
@@ -212,19 +217,21 @@ class ImagePool:
 
     async def prepare(self, data: bytes) -> ImageData:
         """Raises BadImage."""
-        return image_data(await self._ask("image", data))
+        made: ImageData = await self._ask(image_data, "image", data)
+        return made
 
     async def probe(self, text: str) -> Probe:
         """Returns what the processor makes of a rendered conversation with two images. Raises BadImage."""
-        return probe(await self._ask("probe", text))
+        made: Probe = await self._ask(probe, "probe", text)
+        return made
 
-    async def _ask(self, *request: Any) -> Any:
+    async def _ask(self, read: Callable[[Any], Any], *request: Any) -> Any:
         ends: list[str] = []
         child = await self._fork()
         while len(ends) < _TRIES:
-            answer = await self._tried(child, request)
+            answer = await self._tried(child, read, request)
             if not isinstance(answer, str):
-                return _said(*answer)
+                return answer
             before, child = child, await self._fork()
             if child.nursery is before.nursery:  # which lives, so that this was the image
                 ends.append(answer)
@@ -232,12 +239,12 @@ class ImagePool:
         child.end()
         raise self._died_on_it(ends)
 
-    async def _tried(self, child: _Child, request: Sequence[Any]) -> Any:
-        """Returns its answer, or the way it ended."""
+    async def _tried(self, child: _Child, read: Callable[[Any], Any], request: Sequence[Any]) -> Any:
+        """Returns its answer, or the way it ended: with what is no answer, perhaps. Raises BadImage."""
         try:
             async with asyncio.timeout(self.limits.timeout_s):
-                return await child.ask(*request)
-        except _Gone:
+                return read(_said(*await child.ask(*request)))
+        except (_Gone, ValueError, TypeError, LookupError, UnpackException):
             return _DIED
         except TimeoutError:
             return _SLOW
@@ -287,9 +294,10 @@ def nursery_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _said(kind: str, *said: Any) -> Any:
-    """Raises BadImage."""
+    """Raises BadImage; ValueError and others for what a child does not say."""
     if kind == "bad":
-        raise BadImage(*said)
+        reason, problem = said
+        raise BadImage(*bad_image(reason, problem))
     return said[0]
 
 
@@ -298,8 +306,10 @@ def _plain(config: NurseryConfig) -> tuple[Any, ...]:
 
 
 async def _received(peer: socket.socket) -> Any:
-    """Returns the next message. Raises _Gone."""
+    """Returns the next message. Raises _Gone, also for one that is longer than any."""
     [size] = LENGTH.unpack(await _exactly(peer, LENGTH.size))
+    if size > MOST_BYTES + _MORE_BYTES:
+        raise _Gone
     return unpacked(await _exactly(peer, size))
 
 

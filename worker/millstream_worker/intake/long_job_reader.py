@@ -93,9 +93,13 @@ class LongJobReader:
             other.input.unread_bytes <= _LARGE_BYTES for other in self._being_read
         )
 
+    def _goes_on(self) -> bool:
+        self.watch.turn()  # an outage is no standstill
+        return not self._stopping
+
     async def _give_turn(self, job: Job) -> None:
         if not job.entry.payload:
-            payload = await self.fetch.payload(job, lambda: not self._stopping)
+            payload = await self.fetch.payload(job, self._goes_on)
             if not payload:
                 return
             job.entry = replace(job.entry, payload=payload)

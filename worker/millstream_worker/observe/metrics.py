@@ -22,12 +22,12 @@ from millstream.wire.messages.job_messages import State, Timing
 from millstream.wire.state.queue_series import QueueSeries, QueueSnapshot
 from millstream_worker.engine.protocol.config import LABELS, EngineInfo
 from millstream_worker.engine.protocol.outputs import EngineStats
+from millstream_worker.images.messages import KINDS
 
 # From a small model on a GPU to a long queue before a busy CPU; neighbours differ by a factor of 2.5 at most.
 _WAITS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300, 900, 3600)
 _PER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _STEPS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-_IMAGE_REASONS = ("damaged", "pixels", "frames", "depth", "size", "memory", "died", "time")
 _LONGEST_REASON = 300  # characters
 _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 # The engine's own figures: the field of EngineStats, and the series with its text.
@@ -192,7 +192,7 @@ class Metrics:
         self._image_time = make.histogram(
             "image_prepare_seconds", "Opening and preparing an image, with its process", _STEPS_S
         )
-        self._images_refused = make.of_reasons("images_refused", "Jobs refused for an image", _IMAGE_REASONS)
+        self._images_refused = make.of_reasons("images_refused", "Jobs refused for an image", KINDS)
         self.image_deaths = make.counter(
             "image_processes_killed", "Processes that died over an image, or were killed for their time"
         )

@@ -17,15 +17,25 @@ _CORES_OF_A_FRONT = 2  # beside a GPU: for the worker and the engine's launches
 _MOST = 8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ImageReader:
     """`processes`: that prepare images at a time; 0: as many as the device leaves cores for."""
 
     pool: ImagePool
     processes: int
+    _folder: str = ""
+    _known: ImageText | None = None  # of that folder
 
     async def read(self, text: TextModel, info: EngineInfo) -> ImageText:
-        """Raises ImagesUnreadable."""
+        """Of a checkpoint that was read before, nothing is read again: an engine that is started anew costs
+        no images. Raises ImagesUnreadable.
+        """
+        if self._known is None or info.tokenizer != self._folder:
+            self._known = await self._read(text, info)
+            self._folder = info.tokenizer
+        return self._known
+
+    async def _read(self, text: TextModel, info: EngineInfo) -> ImageText:
         self.pool.size = self.processes or processes_beside(info.device, available_cores())
         try:
             facts = await self.pool.open(info.tokenizer)

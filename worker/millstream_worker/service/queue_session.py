@@ -115,13 +115,20 @@ class QueueSession:
         if len(table):
             _log.info("finishing running jobs", jobs=len(table), grace_s=grace_s)
         while len(table) and not self._stop.limited.is_set() and not failed.is_set():
-            await table.changed.wait(_PULSE_S)
+            await self._wait_for_ends()
         try:
             async with asyncio.timeout(grace_s):
                 while len(table) and not self._stop.hurried.is_set() and not failed.is_set():
-                    await table.changed.wait(_PULSE_S)
+                    await self._wait_for_ends()
         except TimeoutError:
             _log.warning("grace period over", jobs=len(table))
+
+    async def _wait_for_ends(self) -> None:
+        """Jobs that lose their engine, and with it their images, are for others: none is prepared now."""
+        table = self.components.table
+        await table.changed.wait(_PULSE_S)
+        if table.to_prepare():
+            await self._release(table.to_prepare)
 
     async def _release(self, left: Callable[[], Sequence[Job]]) -> None:
         resources, supervisor = self._resources, self.components.supervisor

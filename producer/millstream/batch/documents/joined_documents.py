@@ -29,6 +29,9 @@ class JoinedDocuments:
         self.failed: dict[str, dict[int, str]] = defaultdict(dict)
         self._texts: dict[str, dict[int, str]] = defaultdict(dict)
         for row in _rows(out):
+            if not row.get("response"):
+                problem = "has rows of errors alone; give the run's output"
+                raise InvalidRequest("--join", str(out), problem)
             name, page = _place(row)
             self._texts[name][page] = first_text(row["response"]["body"]) or ""
         errors = RunPaths(out).errors

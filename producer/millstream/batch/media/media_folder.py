@@ -101,6 +101,10 @@ class MediaFolder:
         """The identities of all files that a body names, for its digest; empty: it names none."""
         return "".join(self._mark(path) for path in image_paths(body.get("messages")))
 
+    def sees(self, body: Mapping[str, Any]) -> bool:
+        """True if all files that a body names can be looked at."""
+        return "null" not in map(self._mark, image_paths(body.get("messages")))
+
     def _mark(self, given: str) -> str:
         try:
             return self.page_of("", given).mark.decode()

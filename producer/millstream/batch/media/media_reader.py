@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 
 from millstream.batch.media.media_folder import MediaFolder, MediaPage
@@ -50,21 +51,26 @@ class MediaReader:
         if page.page is None:
             return await asyncio.to_thread(_whole, page)
         async with self._turns:
-            process = self._idle.pop() if self._idle else await PageProcess.start()
+            if self._idle:  # its end may be older than the page
+                with contextlib.suppress(EOFError, OSError):
+                    return await self._rendered(self._idle.pop(), page)
             try:
-                data = await process.render(page, self._folder)
-            except PageProblem:
-                self._idle.append(process)
-                raise
-            except (EOFError, OSError):  # TimeoutError is one
-                await process.end()
+                return await self._rendered(await PageProcess.start(), page)
+            except (EOFError, TimeoutError, ConnectionError):
                 problem = f"PDFium died on it, or took longer than {PAGE_TIMEOUT_S:.0f} s; save it again"
                 raise PageProblem(problem) from None
-            except BaseException:
-                await process.end()
-                raise
+
+    async def _rendered(self, process: PageProcess, page: MediaPage) -> bytes:
+        try:
+            data = await process.render(page, self._folder)
+        except PageProblem:
             self._idle.append(process)
-            return data
+            raise
+        except BaseException:
+            await process.end()
+            raise
+        self._idle.append(process)
+        return data
 
 
 def _whole(page: MediaPage) -> bytes:

@@ -8,6 +8,7 @@ whose children run their parent's program again unless that guards itself.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from millstream.batch.media.pdf_pages import PageProblem, rendered
 from millstream.errors import MissingExtra
 
 PAGE_TIMEOUT_S = 60.0
+_PASSED_ON = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # where Python's own libraries are, perhaps
 
 
 class PageProcess:
@@ -30,8 +32,11 @@ class PageProcess:
 
     @classmethod
     async def start(cls) -> PageProcess:
-        """It gets no environment: that may have passwords, and PDF files are foreign."""
-        environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        """It gets no more environment than it begins with: that may have passwords, and PDF files are
+        foreign.
+        """
+        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         pipe = asyncio.subprocess.PIPE
         command = (sys.executable, "-P", "-m", __name__)
         return cls(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, env=environment))
@@ -55,8 +60,9 @@ class PageProcess:
 
     async def end(self) -> None:
         if self._process.returncode is None:
-            self._process.kill()
-        await self._process.wait()
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+        await self._process.communicate()  # a reply that nobody has read would keep `wait` waiting
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:

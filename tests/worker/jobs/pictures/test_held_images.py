@@ -32,12 +32,15 @@ class Bench:
         job = job_with(name, *images, engine=self.engine)
         job.outputs.rows = [ChoiceOutput(0, UNUSED)]
         self.table.take(job)
+        self.images.begin(job)
         return job
 
     def prepare(self, *jobs: Job, size: int = 10) -> None:
         """All that they miss, and hand them over."""
         for job in jobs:
-            for digest in self.images.want(job):
+            self.images.begin(job)
+        for job in jobs:
+            for digest in self.images.missing(job):
                 sharing = [
                     one for one in self.table if one.request.tenant == job.request.tenant
                     and digest in one.input.images.digests and one.phase is JobPhase.PREPARING
@@ -90,8 +93,8 @@ def test_a_lost_engine_takes_what_it_had_along() -> None:
     bench.images.put([waiting], digest_of(b"y"), prepared(), feature_bytes=1)
     bench.queue.engine_lost()
     assert (sent.phase, waiting.phase) == (JobPhase.PREPARING, JobPhase.PREPARING)
-    assert bench.images.want(sent) == [digest_of(b"x")]
-    assert bench.images.want(waiting) == []
+    assert bench.images.missing(sent) == [digest_of(b"x")]
+    assert bench.images.missing(waiting) == []
 
 
 def test_a_reservation_keeps_the_bound() -> None:

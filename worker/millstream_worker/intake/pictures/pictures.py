@@ -3,9 +3,10 @@
     lane ─► read ─► PREPARING ─► one image after the other ─► a place in the engine's memory ─► completed
 
 Tenants take turns, each with one image, `interactive` before `batch`. An image that several jobs of a tenant
-have is prepared once. A job begins when its images are likely to fit beside all that is held; once it has
-begun it goes on, so that no two jobs wait for each other's memory. Of a job that lost its engine, the message
-is fetched again, and its images are prepared again; its tokens are kept.
+have is prepared once. A job begins when its images are likely to fit beside all that is held and is to come;
+where they do not, none behind it begins. Once it has begun it goes on, and no two jobs wait for each other's
+memory. Of a job that lost its engine, the message is fetched again, and its images are prepared again; its
+tokens are kept.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from millstream_worker.observe.watchdog import LoopWatch
 from millstream_worker.threads import in_thread
 
 _LOOK_S = 1.0  # between two turns; work wakes it sooner
+_DECAY = 0.95  # of the size of a large image, with each one after it
 _MOST_FILE_BYTES = 32 * 2**20  # of images that wait here; the messages of others stay on the server
 
 Turn = Callable[[], Awaitable[None]]
@@ -58,7 +60,7 @@ class Pictures:
     _turns: TenantTurns = field(default_factory=TenantTurns)
     _prepared_now: set[Key] = field(default_factory=set)
     _busy: set[Job] = field(default_factory=set)  # being fetched or completed
-    _largest: int = 0  # bytes of an image so far
+    _largest: float = 0.0  # bytes of an image lately; 0: none was prepared yet
     _stopping: bool = False
 
     @property
@@ -100,21 +102,22 @@ class Pictures:
             if job not in self._busy and (job is isolated or (isolated is None and not job.attempt.alone))
         ]
         self._turns.meet((*jobs, *self._busy))
-        is_first = True  # among those that wait for a place in the engine
+        held, is_full = self.queue.images, False
         for job in sorted(jobs, key=self._turns.place):
-            missing = self.queue.images.want(job)
-            if not missing and is_first:
-                if self.queue.images.reserve(job, self._most):
-                    return self._turn(job, self._complete)
-                is_first = False
-            elif missing and (turn := self._next_image(job, missing, jobs)) is not None:
+            missing = held.missing(job)
+            if not held.has_begun(job):
+                is_full = is_full or not (job is isolated or self._has_room(job, missing, jobs))
+                if is_full:
+                    continue
+                held.begin(job)
+            if not missing and (held.reserve(job, self._most) or job is isolated):
+                return self._turn(job, self._complete)
+            if missing and (turn := self._next_image(job, missing)) is not None:
                 return turn
         return None
 
-    def _next_image(self, job: Job, missing: Sequence[bytes], jobs: Sequence[Job]) -> Turn | None:
+    def _next_image(self, job: Job, missing: Sequence[bytes]) -> Turn | None:
         if len(self._prepared_now) >= self.at_once():
-            return None
-        if not self._has_begun(job) and not self._has_room(len(missing), jobs):
             return None
         free = [digest for digest in missing if self.queue.images.key(job, digest) not in self._prepared_now]
         if not free:
@@ -142,19 +145,28 @@ class Pictures:
     def _most(self) -> int:
         return self.model.get().info.image_memory
 
-    def _has_begun(self, job: Job) -> bool:
-        keys = {self.queue.images.key(job, digest) for digest in job.input.images.digests}
-        return self.queue.images.has_begun(job) or not keys.isdisjoint(self._prepared_now)
+    def _has_room(self, job: Job, missing: Sequence[bytes], jobs: Sequence[Job]) -> bool:
+        """True if the job's missing images are likely to fit beside those of jobs that have begun."""
+        held = self.queue.images
+        coming = {
+            held.key(other, digest)
+            for other in jobs
+            if held.has_begun(other)
+            for digest in held.missing(other)
+        }
+        new = {held.key(job, digest) for digest in missing} - coming
+        if not new or not (coming or held.bytes):
+            return True
+        if not self._largest:  # how large they become the first ones show
+            return len(coming) < self.at_once()
+        return held.bytes + (len(coming) + len(new)) * self._largest <= self._most
 
-    def _has_room(self, images: int, jobs: Sequence[Job]) -> bool:
-        """True if so many more images are likely to fit beside those of jobs that have begun."""
-        begun = [job for job in jobs if self._has_begun(job)]
-        to_come = sum(len(self.queue.images.want(job)) for job in begun)
-        ahead = self.queue.images.bytes + to_come * self._largest
-        return not ahead or ahead + images * self._largest <= self._most
+    def _goes_on(self) -> bool:
+        self.watch.turn()  # an outage is no standstill
+        return not self._stopping
 
     async def _fetch(self, job: Job) -> None:
-        payload = await self.fetch.payload(job, lambda: not self._stopping)
+        payload = await self.fetch.payload(job, self._goes_on)
         if payload:
             files = await in_thread(_files, payload)
             job.input.images.take(files)
@@ -174,7 +186,7 @@ class Pictures:
     def _take(self, key: Key, made: ImageData) -> None:
         jobs, held = self._jobs_with(key), self.queue.images
         size = held.put(jobs, key[1], made, self.model.get().info.feature_bytes)
-        self._largest = max(self._largest, size)
+        self._largest = max(size, _DECAY * self._largest)
         for job in jobs:
             if held.size_of(job) > self._most:
                 self._refuse_job(job, self._too_much(job), "memory")

@@ -1,9 +1,9 @@
 """Keeps the prepared images of jobs under way: each once for all jobs of one salt, and until the last of them
 has ended. The engine has the pixels of those that it was sent, and only it.
 
-    want ─► (prepared) put ─► reserve ─► send ─► release
-                 ▲                        └── engine_lost ─┐
-                 └─────────────────────────────────────────┘
+    begin ─► (prepared) put ─► reserve ─► send ─► release
+                  ▲                        └── engine_lost ─┐
+                  └─────────────────────────────────────────┘
 """
 
 from __future__ import annotations
@@ -47,25 +47,30 @@ class HeldImages:
         self.reserved_bytes = 0
         self._engine = engine
         self._held: dict[Key, _SharedImage] = {}
-        self._keys: dict[Job, tuple[Key, ...]] = {}  # of jobs that hold something
+        self._keys: dict[Job, tuple[Key, ...]] = {}  # of jobs that have begun: what they hold
+        self._given: set[Job] = set()  # those whose images are reserved
 
     def key(self, job: Job, digest: bytes) -> Key:
         return (job.request.tenant if self.salted else "", digest)
 
-    def want(self, job: Job) -> list[bytes]:
-        """Hold for the job what is here of its images. Returns the digests of the others."""
-        missing = []
+    def missing(self, job: Job) -> list[bytes]:
+        """Returns the digests of its images that are not here."""
+        return [
+            one for one in dict.fromkeys(job.input.images.digests) if self.key(job, one) not in self._held
+        ]
+
+    def begin(self, job: Job) -> None:
+        """Hold for the job what is here of its images, and what will be put for it."""
+        keys = self._keys.setdefault(job, ())
         for digest in dict.fromkeys(job.input.images.digests):
-            held = self._held.get(self.key(job, digest))
-            if held is None:
-                missing.append(digest)
-            elif job not in held.jobs:
+            key = self.key(job, digest)
+            held = self._held.get(key)
+            if held is not None and job not in held.jobs:
                 held.jobs[job] = None
-                self._keys[job] = (*self._keys.get(job, ()), self.key(job, digest))
-        return missing
+                keys = (*keys, key)
+        self._keys[job] = keys
 
     def has_begun(self, job: Job) -> bool:
-        """True if some of its images are held."""
         return job in self._keys
 
     def has_all(self, job: Job) -> bool:
@@ -76,16 +81,17 @@ class HeldImages:
         return sum(self._held[key].size for key in self._keys.get(job, ()))
 
     def put(self, jobs: Sequence[Job], digest: bytes, data: ImageData, feature_bytes: int) -> int:
-        """Hold a prepared image for these jobs of one salt. Returns its size. `feature_bytes`: of the
-        features of one token.
+        """Hold a prepared image for those of these jobs of one salt that have begun. Returns its size.
+        `feature_bytes`: of the features of one token.
         """
         size = max(data.size, data.tokens.features * feature_bytes)
-        if not jobs:  # they ended meanwhile
+        begun = [job for job in jobs if job in self._keys]
+        if not begun:  # they ended meanwhile
             return size
-        self._held[self.key(jobs[0], digest)] = _SharedImage(data.tokens, size, data)
+        self._held[self.key(begun[0], digest)] = _SharedImage(data.tokens, size, data)
         self.bytes += size
-        for job in jobs:
-            self.want(job)
+        for job in begun:
+            self.begin(job)
         return size
 
     def tokens(self, job: Job) -> list[ImageTokens]:
@@ -93,11 +99,14 @@ class HeldImages:
         return [self._held[self.key(job, digest)].tokens for digest in job.input.images.digests]
 
     def reserve(self, job: Job, most: int) -> bool:
-        """The engine may hold `most` bytes. False: there is no room for the job's images yet."""
+        """The engine may hold `most` bytes, and more where only jobs that wait hold what it has: no two of
+        them wait for each other. False: there is no room for the job's images yet.
+        """
         new = [held for key in self._keys.get(job, ()) if not (held := self._held[key]).is_reserved]
         more = sum(held.size for held in new)
-        if new and self.reserved_bytes + more > most:
+        if new and self._given and self.reserved_bytes + more > most:
             return False
+        self._given.add(job)
         self.reserved_bytes += more
         for held in new:
             held.is_reserved = True
@@ -116,6 +125,7 @@ class HeldImages:
 
     def release(self, job: Job) -> None:
         """The job needs its images no more. Those that no other job needs are dropped."""
+        self._given.discard(job)
         for key in self._keys.pop(job, ()):
             held = self._held[key]
             del held.jobs[job]
@@ -130,8 +140,9 @@ class HeldImages:
         for key in [key for key, held in self._held.items() if held.data is None]:
             for job in self._forget(key).jobs:
                 self._keys[job] = tuple(one for one in self._keys[job] if one != key)
-                if not self._keys[job]:
-                    del self._keys[job]
+        for job in [job for job in self._keys if not self._keys[job]]:
+            del self._keys[job]  # it begins anew
+        self._given = {job for job in self._given if job in self._keys and self.has_all(job)}
 
     def _forget(self, key: Key) -> _SharedImage:
         held = self._held.pop(key)

@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.line_ends import LineEnds
@@ -47,7 +48,7 @@ class LineCloser:
         give_up_s = time.monotonic() + WAIT_S
         waiting: defaultdict[str, list[BatchLine]] = defaultdict(list)
         async for row in unwritten_rows(lines, self._reader, self._parts):
-            waiting[row.queue].append(row)
+            waiting[row.queue].append(replace(row, requests=(), encoded=()))  # with images, megabytes
             if len(waiting[row.queue]) == CHUNK_ROWS:
                 await self._end(row.queue, waiting.pop(row.queue), closing, give_up_s)
         for queue, rows in waiting.items():

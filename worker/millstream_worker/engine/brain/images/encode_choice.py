@@ -28,6 +28,10 @@ class EncodeChoice:
                     self.chosen[placed.image, unit] = None
         return tokens
 
+    def grant(self) -> None:
+        """Allow one unit more."""
+        self._allowance += 1
+
     def may_begin(self, images: Sequence[PlacedImage], begin: int) -> bool:
         """True if the step can compute the token at place `begin`."""
         if self._allowance:

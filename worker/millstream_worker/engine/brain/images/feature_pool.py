@@ -42,6 +42,10 @@ class FeaturePool:
         """Returns the bytes of the features of all images, once they are encoded."""
         return self._features * self._feature_bytes
 
+    def make_room(self, key: ImageKey, features: int) -> list[ImageKey]:
+        """Returns the images that have to go before this one is held: of those that are only kept."""
+        return [] if key in self._kept else self._evicted(self._features + features)
+
     def hold(self, key: ImageKey, features: int, units: int) -> None:
         """Take an image that is not held. If its features are still there, they are found."""
         assert key not in self._held, "an image is held once"
@@ -56,19 +60,20 @@ class FeaturePool:
         image = self._held.pop(key)
         if image.whole:
             self._kept[key] = image
-            gone: list[HeldImage] = []
-        else:
-            gone = [image]
-        spare = self._features - sum(one.features for one in gone) - self._most
-        for one in self._kept.values():
-            if spare <= 0:
-                break
-            gone.append(one)
-            spare -= one.features
-        for one in gone:
-            self._kept.pop(one.key, None)
-            self._features -= one.features
-        return [one.key for one in gone]
+            return self._evicted(self._features)
+        self._features -= image.features
+        return [key, *self._evicted(self._features)]
+
+    def _evicted(self, features: int) -> list[ImageKey]:
+        """Forget as many of the kept images, the oldest first, as are too many beside so many features."""
+        gone = []
+        while self._kept and features > self._most:
+            key = next(iter(self._kept))
+            size = self._kept.pop(key).features
+            self._features -= size
+            features -= size
+            gone.append(key)
+        return gone
 
     def missing(self, salt: str, spans: Sequence[ImageSpan]) -> bool:
         """True if one of the images is not held."""

@@ -37,9 +37,11 @@ def admit(running_rows: RunningRows, selection: Selection, now: float) -> None:
         running_rows.enter(row, cached, now)
         _introduce(running_rows, row, len(row.blocks) * batch.block_size, selection)
         chunk = running_rows.next_chunk(row, selection.budget, selection.encodes)
-        if chunk.tokens:  # else blocks out of host memory lead up to a later image
-            running_rows.prefill(chunk)
-            selection.add(chunk)
+        if not chunk.tokens:  # blocks out of host memory lead up to a later image
+            selection.encodes.grant()
+            chunk = running_rows.next_chunk(row, selection.budget, selection.encodes)
+        running_rows.prefill(chunk)
+        selection.add(chunk)
         if not selection.budget or not batch.free_slots:
             break
     waiting.restore_passed()
@@ -54,7 +56,12 @@ def displace(running_rows: RunningRows, now: float) -> None:
     if not waiting.outrank(batch.priority[running]):
         return
     row = next(waiting.order(now))
-    if row.origin.request.alone or running_rows.awaits_state(row, running_rows.cached_blocks(row)):
+    cached = running_rows.cached_blocks(row)
+    if (
+        row.origin.request.alone
+        or running_rows.awaits_state(row, cached)
+        or not _may_begin(running_rows, row, cached)
+    ):
         return
     lower = batch.at(running[batch.priority[running] > row.priority])
     # the blocks that each would free: its own, and the one reserved for its growth
@@ -77,7 +84,14 @@ def priority_to_admit(running_rows: RunningRows, now: float) -> float:
     row = next(waiting.order(now))
     cached = running_rows.cached_blocks(row)
     ready = running_rows.missing_blocks(row, cached) <= 0 and not running_rows.awaits_state(row, cached)
+    ready = ready and _may_begin(running_rows, row, cached)
     return row.priority if ready and _may_join(running_rows, row) else inf
+
+
+def _may_begin(running_rows: RunningRows, row: Row, cached: list[int]) -> bool:
+    """False for a row that begins with an image, while the next step encodes none."""
+    begin = len(cached) * running_rows.batch.block_size
+    return running_rows.encodes().may_begin(row.origin.images, begin)
 
 
 def _may_join(running_rows: RunningRows, row: Row) -> bool:

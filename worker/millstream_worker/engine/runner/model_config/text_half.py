@@ -117,5 +117,7 @@ def _twin(text: PretrainedConfig) -> PretrainedConfig:
     rope = {field: value for field, value in given["rope_parameters"].items() if field not in _DIRECTIONS}
     if rope.get("rope_type") in ("mrope", None):
         rope["rope_type"] = "default"
+    if twin == "glm4":  # which would turn half of a head where nothing is said
+        rope.setdefault("partial_rotary_factor", 1.0)
     config: PretrainedConfig = CONFIG_MAPPING[twin](**given | {"rope_parameters": rope} | changes(given))
     return config

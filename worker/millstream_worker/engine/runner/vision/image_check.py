@@ -3,6 +3,8 @@ encoded and put in the place of its tokens, beside what the whole model would ha
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from PIL import Image
@@ -11,8 +13,9 @@ from torch import Tensor
 from millstream_worker.engine.brain.batch.plan import ImagePiece
 from millstream_worker.engine.protocol.frames import Array
 from millstream_worker.engine.runner.model.load import LoadedModel
-from millstream_worker.engine.runner.self_check.deviation import TOLERANCE, Mismatch, compare
+from millstream_worker.engine.runner.self_check.deviation import TOLERANCE, Mismatch, compare, deviation
 from millstream_worker.engine.runner.vision.image_features import ImageFeatures
+from millstream_worker.engine.runner.vision.image_steps import ROTARY, in_two_rows
 from millstream_worker.engine.runner.vision.tower import Tower
 from millstream_worker.images.processor import ImageProcessor, PreparedImage
 
@@ -34,8 +37,32 @@ def check_images(tower: Tower, processor: ImageProcessor, loaded: LoadedModel) -
     except Exception as error:  # of transformers' code, or a damaged processor
         raise Mismatch(f"a first image could not be read: {type(error).__name__}: {error}") from error
     _check_zeros(tower, prepared)
+    _check_rotary(tower, prepared, tokens, loaded)
     expected = [theirs["inputs_embeds"][0], *(theirs.get("deepstack_visual_embeds") or ())]
     return compare(mine, torch.stack(expected), "an image in a prompt", TOLERANCE[loaded.dtype])
+
+
+def _check_rotary(tower: Tower, prepared: PreparedImage, tokens: Tensor, loaded: LoadedModel) -> None:
+    """Takes note of how RoPE of several axes lies. Raises Mismatch if it is not the text half's own where all
+    axes are equal."""
+    if tower.rotary is None or loaded.heads.body is None:
+        return
+    own = loaded.heads.body.call.module.get_submodule(ROTARY)
+    states = torch.zeros(1, 8, 1, dtype=torch.float32, device=loaded.device)
+    positions = torch.arange(8, device=loaded.device)[None]
+    wanted = torch.stack(own(states, positions))
+    axes = positions.expand(len(_positions(tower, prepared, tokens)), 1, 8)
+    found = torch.stack(tower.rotary(states, axes)).reshape(wanted.shape)
+    limit = TOLERANCE[torch.float32]
+    if deviation(found, wanted) <= limit:
+        return
+    tower.interleaved = True
+    compare(in_two_rows(found), wanted, "RoPE of several axes", limit)
+
+
+def _positions(tower: Tower, prepared: PreparedImage, tokens: Tensor) -> np.ndarray[Any, Any]:
+    images = [(prepared.arrays, ((0, tokens.shape[1]),))]
+    return tower.rope_positions(tokens[0].cpu().numpy(), images).axes
 
 
 def _check_zeros(tower: Tower, prepared: PreparedImage) -> None:
@@ -51,8 +78,8 @@ def _check_positions(tower: Tower, prepared: PreparedImage, tokens: Tensor, expe
     """Raises Mismatch if RoPE of several axes would have other positions than the whole model's [A, 1, T]."""
     if tower.rotary is None:
         return
-    mine = tower.rope_positions(tokens[0].cpu().numpy(), [(prepared.arrays, ((0, tokens.shape[1]),))])
-    if expected is None or not np.array_equal(mine.axes, expected[:, 0].cpu().numpy()):
+    mine = _positions(tower, prepared, tokens)
+    if expected is None or not np.array_equal(mine, expected[:, 0].cpu().numpy()):
         raise Mismatch("an image in a prompt has other positions")
 
 

@@ -50,12 +50,16 @@ class ImageFeatures:
     def encode(self, units: Iterable[tuple[ImageKey, int]]) -> float:
         """Compute the features of these units; returns the seconds that it took. Raises RuntimeError where a
         unit has other features than its share of the prompt's tokens."""
+        self._wait()  # for the step before it
         begun = time.monotonic()
         for key, unit in units:
             self._encode(self._images[key], unit)
+        self._wait()
+        return time.monotonic() - begun
+
+    def _wait(self) -> None:
         if self.tower.shell.device.type == "cuda":
             torch.cuda.synchronize(self.tower.shell.device)
-        return time.monotonic() - begun
 
     def put_into(self, embeddings: Tensor, pieces: Iterable[ImagePiece]) -> Tensor:
         """Returns the embeddings [T, size] of a step's tokens, with the features of its images, which are

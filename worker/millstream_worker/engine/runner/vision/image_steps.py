@@ -22,12 +22,18 @@ ROTARY = "rotary_emb"  # transformers' name of what computes RoPE, in the module
 class _AxesRotary(nn.Module):
     """RoPE of several axes, in the place of the text half's own: for the positions [A, 1, T] of a step."""
 
-    def __init__(self, rotary: nn.Module, positions: Tensor) -> None:
+    def __init__(self, rotary: nn.Module, positions: Tensor, *, interleaved: bool) -> None:
         super().__init__()
-        self._rotary, self._positions = rotary, positions
+        self._rotary, self._positions, self._interleaved = rotary, positions, interleaved
 
-    def forward(self, states: Tensor, *_: Any, **__: Any) -> Any:
-        return self._rotary(states, self._positions)
+    def forward(self, states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, ...]:
+        angles: tuple[Tensor, ...] = self._rotary(states, self._positions)
+        return tuple(map(in_two_rows, angles)) if self._interleaved else angles
+
+
+def in_two_rows(angles: Tensor) -> Tensor:
+    """Returns angles [..., a a b b] as [..., a b a b]."""
+    return torch.cat((angles[..., ::2], angles[..., ::2]), -1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +67,9 @@ class ImageSteps:
         positions = torch.from_numpy(axes.astype(np.int64)).to(self.eager.loaded.device)
         holder = body.call.module
         own = holder.get_submodule(ROTARY)
-        setattr(holder, ROTARY, _AxesRotary(rotary, positions[:, None]))
+        setattr(
+            holder, ROTARY, _AxesRotary(rotary, positions[:, None], interleaved=self.images.tower.interleaved)
+        )
         try:
             yield
         finally:

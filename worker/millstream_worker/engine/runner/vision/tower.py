@@ -48,6 +48,9 @@ class Tower:
         self.shell = shell
         self.size = size  # of a feature
         self.layers = layers
+        self.interleaved = (
+            False  # its RoPE has each angle twice in a row, and the text half's two rows of them
+        )
         self.float_table = float_table
         self._unit_axis = unit_axis
         self._table = torch.from_numpy(float_table).to(shell.device)
@@ -138,7 +141,7 @@ class Tower:
         """Takes bytes [..., 3, height, width], or [patches, 3 x some]."""
         apart = pixels if pixels.ndim > 2 else pixels.view(len(pixels), 3, 1, -1)
         channels = torch.arange(3, device=pixels.device).view(3, 1, 1)
-        return self._table[channels, apart.long()].view(pixels.shape)
+        return self._table[channels, apart.int()].view(pixels.shape)
 
 
 def _flat(features: Tensor | Sequence[Tensor]) -> Tensor:
