@@ -7,6 +7,7 @@ import io
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -92,19 +93,38 @@ async def test_files_and_pages_beside_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dies", ["killed", "late"])
-async def test_a_page_on_which_pdfium_dies(
+@pytest.mark.parametrize("dies", ["killed", "stopped"])
+async def test_a_process_that_ended_before_costs_no_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: str
 ) -> None:
-    """The next page has its image all the same."""
+    (tmp_path / "a.pdf").write_bytes(pdf(0.0))
+    reader = MediaReader(MediaFolder.of(tmp_path), processes=1)
+    process = await PageProcess.start()
+    reader._idle.append(process)
+    process._process.send_signal(signal.SIGKILL if dies == "killed" else signal.SIGSTOP)
+    monkeypatch.setattr(page_process, "PAGE_TIMEOUT_S", 5.0)
+    try:
+        assert (await reader.read(MediaFolder.of(tmp_path).page_of("", "a.pdf#page=1"))).startswith(
+            b"\x89PNG"
+        )
+    finally:
+        await reader.close()
+
+
+@pytest.mark.slow
+async def test_a_page_on_which_pdfium_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next page has its image all the same; a reply that nobody reads holds nobody up."""
     (tmp_path / "a.pdf").write_bytes(pdf(0.0))
     media = MediaFolder.of(tmp_path)
     page = media.page_of("", "a.pdf#page=1")
     reader = MediaReader(media, processes=1)
-    process = await PageProcess.start()
-    reader._idle.append(process)
-    process._process.send_signal(signal.SIGKILL if dies == "killed" else signal.SIGSTOP)
-    monkeypatch.setattr(page_process, "PAGE_TIMEOUT_S", 0.2 if dies == "late" else 60)
+    render = PageProcess.render
+
+    async def dying(process: PageProcess, *given: Any) -> bytes:
+        process._process.kill()
+        return await render(process, *given)
+
+    monkeypatch.setattr(PageProcess, "render", dying)
     try:
         with pytest.raises(InvalidRequest, match="PDFium died on it, or took longer than 60 s"):
             await reader.read(page)
@@ -112,6 +132,22 @@ async def test_a_page_on_which_pdfium_dies(
         assert (await reader.read(page)).startswith(b"\x89PNG")
     finally:
         await reader.close()
+
+
+@pytest.mark.slow
+async def test_the_end_of_a_process_waits_for_no_reader(tmp_path: Path) -> None:
+    """It has sent more than the pipe and its buffer hold."""
+    (tmp_path / "a.pdf").write_bytes(pdf(0.0))
+    media = MediaFolder.of(tmp_path)
+    page = media.page_of("", "a.pdf#page=1")
+    process = await PageProcess.start()
+    requests = process._process.stdin
+    assert requests is not None
+    for _ in range(40):
+        requests.write(json.dumps([str(page.path), page.seen, 1, 300, "png"]).encode() + b"\n")
+    await asyncio.sleep(1.5)
+    async with asyncio.timeout(10):
+        await process.end()
 
 
 def test_a_process_answers_each_request(tmp_path: Path) -> None:

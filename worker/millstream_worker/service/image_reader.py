@@ -27,8 +27,8 @@ class ImageReader:
     _known: ImageText | None = None  # of that folder
 
     async def read(self, text: TextModel, info: EngineInfo) -> ImageText:
-        """Of a checkpoint that was read before, nothing is read again: an engine that is started anew costs
-        no images. Raises ImagesUnreadable.
+        """Reads nothing again of a checkpoint that was read before: a new engine costs no images. Raises
+        ImagesUnreadable.
         """
         if self._known is None or info.tokenizer != self._folder:
             self._known = await self._read(text, info)
