@@ -186,6 +186,33 @@ def test_the_image_that_was_dropped_first_goes_first() -> None:
     assert pool.drop(("", b"d")) == [("", b"d")]  # nothing of it was encoded
 
 
+def test_kept_images_make_room_for_one_that_is_held() -> None:
+    pool = _SmallPool(8)
+    pool.keep(b"a")
+    assert pool.made_room(b"a") == []  # its features are found
+    pool.keep(b"b")
+    assert pool.made_room(b"c") == [("", b"a")]
+
+
+class _SmallPool:
+    """A pool of so many features, with images of four."""
+
+    def __init__(self, features: int) -> None:
+        self.pool = FeaturePool(features, 1, 0.0)
+
+    def made_room(self, name: bytes) -> list[tuple[str, bytes]]:
+        return self.pool.make_room(("", name), 4)
+
+    def keep(self, name: bytes) -> None:
+        """Hold an image, encode it, and drop it."""
+        self.pool.hold(("", name), 4, 1)
+        self.pool.begin_plan(waited_for=False)
+        choice = self.pool.choice()
+        choice.fitting(self.pool.placed("", (ImageSpan(name, ((0, 4),)),)), 0, 4)
+        self.pool.launched(choice)
+        assert self.pool.drop(("", name)) == []
+
+
 @st.composite
 def arrivals(draw: st.DrawFn) -> list[tuple[int, EngineRequest]]:
     found = []

@@ -225,3 +225,54 @@ async def test_files_of_many_images_are_not_kept_here() -> None:
     large.input.images.files = {b"": bytes(33 * 2**20)}
     bench.take(large)
     assert not bench.pictures.takes_more
+
+
+async def test_a_shared_image_lets_no_more_begin_than_there_is_room_for() -> None:
+    bench = bench_of(memory=35)
+    bench.take(*(job(f"a{number}", "shared", f"own{number}") for number in range(6)))
+    bench.go(100)
+    async with running(bench):
+        await until(lambda: len(bench.completed) == 2)
+        await asyncio.sleep(0.05)
+        assert (len(bench.begun), bench.queue.images.bytes) == (3, 30)
+        while len(bench.completed) < 6:
+            before = len(bench.completed)
+            bench.table.drop(next(one for one in bench.table if one.phase is JobPhase.QUEUED))
+            await until(lambda before=before: len(bench.completed) > before)
+
+
+async def test_a_job_of_many_images_is_not_passed_over() -> None:
+    bench = bench_of(memory=40)
+    bench.take(*(job(f"b{number}", f"b{number}") for number in range(3)))
+    bench.go(100)
+    async with running(bench):
+        await until(lambda: len(bench.completed) == 3)
+        bench.take(job("a1", *(f"a{number}" for number in range(4))))
+        bench.take(*(job(f"b{number}", f"b{number}") for number in range(3, 9)))
+        await asyncio.sleep(0.05)
+        while len(bench.completed) < 10:
+            before = len(bench.completed)
+            bench.table.drop(next(one for one in bench.table if one.phase is JobPhase.QUEUED))
+            await asyncio.sleep(0.01)
+            if not any(one.phase is JobPhase.QUEUED for one in bench.table):
+                await until(lambda before=before: len(bench.completed) > before)
+    assert bench.completed.index("a1") <= 5
+    assert bench.queue.images.bytes <= 40
+
+
+async def test_jobs_that_wait_for_each_others_images_go_on() -> None:
+    """Each holds what the engine has of a job that has ended, and needs more than the rest."""
+    bench = bench_of(memory=40)
+    first = job("a1", "r", "s", "t")
+    bench.take(first)
+    bench.go(100)
+    async with running(bench):
+        await until(lambda: bench.completed == ["a1"])
+        for name, images in (("a2", ("r", "u", "v")), ("a3", ("s", "t", "w"))):
+            bench.take(waiting := job(name, *images))
+            bench.queue.images.begin(waiting)
+        await until(lambda: len(bench.begun) >= 5)
+        bench.table.drop(first)
+        await until(lambda: "a2" in bench.completed or "a3" in bench.completed)
+        bench.table.drop(next(one for one in bench.table if one.phase is JobPhase.QUEUED))
+        await until(lambda: len(bench.completed) == 3)
