@@ -216,7 +216,7 @@ _ALL = (
         "equal texts",
         "the digest of images in what equal jobs have in common",
         (f"{WORKER}jobs.equal_jobs.cache_key:cache_key",
-         "whole.update(b\"\".join(job.input.images.digests))", "pass"),
+         "whole.update(options.digest() + b\"\".join(job.input.images.digests))", "pass"),
     ),
     _mutant(
         "refused in silence",
