@@ -227,7 +227,7 @@ async def test_files_of_many_images_are_not_kept_here() -> None:
     assert not bench.pictures.takes_more
 
 
-async def test_a_shared_image_lets_no_more_begin_than_there_is_room_for() -> None:
+async def test_a_shared_image_lets_no_more_begin_than_fit() -> None:
     bench = bench_of(memory=35)
     bench.take(*(job(f"a{number}", "shared", f"own{number}") for number in range(6)))
     bench.go(100)
