@@ -15,7 +15,7 @@ from millstream.openai.offered_tools import asked_tools
 from millstream.wire.messages.job_messages import Request
 from millstream.wire.messages.tools import ToolCall
 from millstream_worker.engine.protocol.request import GrammarSpec
-from millstream_worker.intake.grammar_request import grammar_of
+from millstream_worker.intake.preparation.grammar_request import grammar_of
 from millstream_worker.text.reasoning import ThoughtStart
 
 LENGTHS = (30, 90, 250)  # tokens: a call takes one for each character

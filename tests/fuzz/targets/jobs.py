@@ -27,7 +27,9 @@ from millstream.wire.messages.record import merged_choices
 from millstream.wire.messages.script_replies import LogEntry, StartReply
 from millstream_worker.engine.protocol.frames import Add, FrameBuffer, encode
 from millstream_worker.engine.protocol.request import EngineRequest
-from millstream_worker.intake.prepare_job import JobBounds, LogDamaged, prepare
+from millstream_worker.intake.preparation.job_bounds import JobBounds
+from millstream_worker.intake.preparation.prepare_job import prepare
+from millstream_worker.intake.preparation.resumed_rows import LogDamaged
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.engine_request import engine_request
 from millstream_worker.jobs.job import Job

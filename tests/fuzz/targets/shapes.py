@@ -28,7 +28,7 @@ from millstream.client.submit.requests import draft
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.script_replies import StartReply
 from millstream.wire.messages.validation_errors import WHOLE
-from millstream_worker.intake.prepare_job import prepare
+from millstream_worker.intake.preparation.prepare_job import prepare
 from millstream_worker.jobs.engine_request import engine_request
 from millstream_worker.jobs.equal_jobs.cache_key import cache_key
 from millstream_worker.jobs.served_model import ServedModel

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millstream.wire.messages.script_replies import StartReply
-from millstream_worker.intake.prepare_job import prepare
+from millstream_worker.intake.preparation.prepare_job import prepare
 from millstream_worker.jobs.job import Job
 
 

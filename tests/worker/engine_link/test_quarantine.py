@@ -43,7 +43,7 @@ from millstream.wire.messages.choices import ChoiceDelta, Delta
 from millstream.wire.messages.job_messages import Request, SamplingParams
 from millstream.wire.messages.script_replies import StartReply
 from millstream_worker.intake import admission
-from millstream_worker.intake.outline import outline
+from millstream_worker.intake.preparation.outline import outline
 from millstream_worker.jobs.job import Job
 
 

@@ -28,8 +28,9 @@ from millstream.wire.messages import codec
 from millstream.wire.messages.job_messages import Request
 from millstream.wire.messages.script_replies import StartReply
 from millstream_worker.intake import admission
-from millstream_worker.intake.outline import outline
-from millstream_worker.intake.prepare_job import JobBounds, forget_input, prepare
+from millstream_worker.intake.preparation.job_bounds import JobBounds
+from millstream_worker.intake.preparation.outline import outline
+from millstream_worker.intake.preparation.prepare_job import forget_input, prepare
 from millstream_worker.text.model import TextModel
 
 LONG = "w1 " * 30_000  # 90 kB: read beside the others

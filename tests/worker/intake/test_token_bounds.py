@@ -15,8 +15,9 @@ from millstream.wire.messages import codec
 from millstream.wire.messages.job_messages import Request
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.messages.script_replies import StartReply
-from millstream_worker.intake.grammar_request import limits_of
-from millstream_worker.intake.prepare_job import JobBounds, forget_input, prepare
+from millstream_worker.intake.preparation.grammar_request import limits_of
+from millstream_worker.intake.preparation.job_bounds import JobBounds
+from millstream_worker.intake.preparation.prepare_job import forget_input, prepare
 from millstream_worker.jobs.engine_request import engine_request
 from millstream_worker.text.model import TextModel
 from millstream_worker.text.reasoning import ThoughtStart

@@ -17,7 +17,8 @@ from millstream.errors import InvalidRequest
 from millstream.wire.messages import codec
 from millstream.wire.messages.job_messages import Request, Result, State
 from millstream.wire.messages.script_replies import StartReply
-from millstream_worker.intake.prepare_job import JobBounds, forget_input, prepare
+from millstream_worker.intake.preparation.job_bounds import JobBounds
+from millstream_worker.intake.preparation.prepare_job import forget_input, prepare
 from millstream_worker.jobs.job import Job
 from millstream_worker.text.model import TextModel
 from millstream_worker.text.token_count import TokenCounter

@@ -13,7 +13,7 @@ from millstream.wire.messages.codec import encode
 from millstream.wire.messages.record import merged_choices
 from millstream.wire.messages.script_replies import LogEntry
 from millstream_worker.engine.grammars.calls.call_form import HARMONY
-from millstream_worker.intake.grammar_request import has_thought_in_text
+from millstream_worker.intake.preparation.grammar_request import has_thought_in_text
 from millstream_worker.jobs.call_output import CallOutput, ToolCallMode
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.text.model import TextModel

@@ -13,7 +13,7 @@ from support.workers.choice_outputs import drawn, ended, texts_of
 from tokenizers import Tokenizer
 
 from millstream.wire.messages.choices import ChoiceDelta
-from millstream_worker.intake.grammar_request import has_thought_in_text
+from millstream_worker.intake.preparation.grammar_request import has_thought_in_text
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.text.model import TextModel
 from millstream_worker.text.reasoning import ThoughtStart

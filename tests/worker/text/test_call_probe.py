@@ -17,7 +17,7 @@ from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.tools import ToolChoice
 from millstream_worker.engine.grammars.calls.call_form import HERMES, CallForm
 from millstream_worker.engine.grammars.calls.call_reader import calls_in
-from millstream_worker.intake.grammar_request import grammar_of
+from millstream_worker.intake.preparation.grammar_request import grammar_of
 from millstream_worker.text.model import TextModel
 from millstream_worker.text.reasoning import ThoughtStart
 

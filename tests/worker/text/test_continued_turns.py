@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.job_messages import Request
-from millstream_worker.intake.grammar_request import grammar_of, thought_start
+from millstream_worker.intake.preparation.grammar_request import grammar_of, thought_start
 from millstream_worker.text.model import TextModel
 from millstream_worker.text.reasoning import ThoughtStart
 

@@ -66,7 +66,7 @@ def test_a_prompt_with_images_is_that_of_transformers(
     request = asked(*BOTH)
     ids = text.encode(request)
     shown.check(request, ids, 2)
-    prompt, runs = shown.filled(request, ids, images, thinks=False)
+    prompt, runs = shown.filled(request, ids, images)
     conversation = [
         {"role": "system", "content": [{"type": "text", "text": "be short"}]},
         {"role": "user", "content": [

@@ -16,8 +16,8 @@ from millstream.wire.versions import TAKEN
 from millstream_worker.images.messages import ImageTokens
 from millstream_worker.intake.cached_results import CachedResults
 from millstream_worker.intake.job_preparer import JobPreparer, earlier_choices, size_of
-from millstream_worker.intake.outline import image_bytes, outline
-from millstream_worker.intake.prepare_job import forget_input
+from millstream_worker.intake.preparation.outline import image_bytes, outline
+from millstream_worker.intake.preparation.prepare_job import forget_input
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase

@@ -15,7 +15,10 @@ from millstream.wire.messages.script_replies import LogEntry, StartReply
 from millstream.wire.versions import FIRST_VERSION, TAKEN
 from millstream_worker.images.messages import ImageTokens
 from millstream_worker.intake.capacity import Capacity
-from millstream_worker.intake.prepare_job import JobBounds, LogDamaged, complete_with_images, prepare
+from millstream_worker.intake.pictures.image_placeholders import replace_placeholders
+from millstream_worker.intake.preparation.job_bounds import JobBounds
+from millstream_worker.intake.preparation.prepare_job import complete, prepare
+from millstream_worker.intake.preparation.resumed_rows import LogDamaged
 from millstream_worker.jobs.equal_jobs.cache_key import cache_key
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.job_phase import JobPhase
@@ -95,7 +98,8 @@ def _complete(
     job: Job, started: StartReply, served: ServedModel, bounds: JobBounds, tokens: Sequence[ImageTokens]
 ) -> None:
     assert served.images is not None, "another engine serves the same model"
-    complete_with_images(job, started, served.text, served.info, bounds, served.images, tokens)
+    replace_placeholders(job, served.images, tokens, bounds.most_input(served.info))
+    complete(job, started, served.text, served.info, bounds)
 
 
 def _read(

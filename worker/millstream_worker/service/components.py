@@ -32,7 +32,7 @@ from millstream_worker.intake.long_job_reader import LongJobReader
 from millstream_worker.intake.loop import Intake, ShardSource
 from millstream_worker.intake.message_fetch import MessageFetch
 from millstream_worker.intake.pictures.pictures import Pictures
-from millstream_worker.intake.prepare_job import JobBounds
+from millstream_worker.intake.preparation.job_bounds import JobBounds
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job_records import AttemptLimits

@@ -66,13 +66,12 @@ class ImageText:
             raise InvalidRequest("messages", asked, problem)
 
     def filled(
-        self, request: Request, ids: Sequence[int], images: Sequence[ImageTokens], *, thinks: bool
+        self, request: Request, ids: Sequence[int], images: Sequence[ImageTokens]
     ) -> tuple[list[int], list[Runs]]:
         """Returns the prompt, and for each image the runs of its features in it. `ids`: of the rendered
         request.
         """
-        text = "" if self.spliced else self.text.template.render(request, thinks=thinks)
-        return self._filled(text, ids, images)
+        return self._filled("" if self.spliced else self.text.rendered(request), ids, images)
 
     def _filled(
         self, text: str, ids: Sequence[int], images: Sequence[ImageTokens]

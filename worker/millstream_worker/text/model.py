@@ -119,11 +119,15 @@ class TextModel:
             return self._checked("token_ids", list(request.token_ids[-(last or 0) :]))
         field, text = "prompt", request.prompt
         if request.messages is not None:
-            field, text = "messages", self.template.render(request, thinks=self.think is not None)
+            field, text = "messages", self.rendered(request)
         assert text is not None, "exactly one input is given"
         return self._checked(
             field, self._counting.ids(text, add_special_tokens=field == "prompt", most=most, last=last)
         )
+
+    def rendered(self, request: Request) -> str:
+        """The text of a conversation, up to the answer. Raises InvalidRequest."""
+        return self.template.render(request, thinks=self.think is not None)
 
     def ids_of(self, rendered: str) -> list[int]:
         """The token ids of a rendered conversation."""

@@ -51,10 +51,10 @@ def tools_grammar(
     answer: str | None = None,
     parameters: Sequence[Sequence[Parameter] | None] = (),
 ) -> str:
-    """Writes one or more calls of the functions in the spec's text (see `intake/grammar_request.py`); where
-    it is `free`, with any text before them, or none. `rules`: by name the grammar of each function's
-    arguments, or of a parameter's value; `answer`: that of an answer which may stand for all calls. All in
-    llguidance's form. `parameters`: see CallFrame.
+    """Writes one or more calls of the functions in the spec's text (made by
+    `intake/preparation/grammar_request.py`); where it is `free`, with any text before them, or none.
+    `rules`: by name the grammar of each function's arguments, or of a parameter's value; `answer`: that of an
+    answer which may stand for all calls. All in llguidance's form. `parameters`: see CallFrame.
     """
     form = json.loads(spec.text)
     parts = []
