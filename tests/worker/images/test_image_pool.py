@@ -20,9 +20,16 @@ from support.models.vision_checkpoints import build
 from support.workers.counting_worker import until
 from support.workers.image_jobs import png
 
+from millstream_worker.images import nursery_process
 from millstream_worker.images import pool as pool_module
 from millstream_worker.images.messages import BadImage, NurseryConfig, ProcessorFacts
-from millstream_worker.images.pool import ImagePool, NoPool, PoolLimits, nursery_environment
+from millstream_worker.images.nursery_process import (
+    NoProcessor,
+    NurseryProcess,
+    ProcessGone,
+    nursery_environment,
+)
+from millstream_worker.images.pool import ImagePool, PoolLimits
 
 
 @contextlib.asynccontextmanager
@@ -36,7 +43,7 @@ async def opened(folder: Path, timeout_s: float = 20.0) -> AsyncIterator[tuple[I
     finally:
         processes = family(pool)
         await pool.close()
-        assert all(map(is_over, processes))
+        await until(lambda: all(map(is_over, processes)))  # a killed child is gone a moment later
 
 
 def is_over(process: psutil.Process) -> bool:
@@ -143,7 +150,7 @@ async def test_the_death_of_the_nursery_costs_no_try(
 
 @pytest.mark.slow
 async def test_a_stopped_nursery_is_replaced(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "_FORK_S", 0.3)
+    monkeypatch.setattr(nursery_process, "_FORK_S", 0.3)
     async with opened(checkpoint) as (pool, _):
         [before] = pool.pids
         os.kill(before, signal.SIGSTOP)
@@ -240,12 +247,12 @@ async def test_a_nursery_that_dies_in_its_start_is_started_again(
     async def start(config: NurseryConfig) -> tuple[_StartedNursery, ProcessorFacts]:
         tries.append(config)
         if len(tries) <= deaths:
-            raise pool_module._Gone
+            raise ProcessGone
         return _StartedNursery(), ProcessorFacts("<image>", 7)
 
-    monkeypatch.setattr(pool_module._Nursery, "start", start)
+    monkeypatch.setattr(NurseryProcess, "start", start)
     pool = ImagePool(PoolLimits(5.0, 10**8))
-    with contextlib.nullcontext() if opens else pytest.raises(NoPool, match="cannot be loaded: _Gone"):
+    with contextlib.nullcontext() if opens else pytest.raises(NoProcessor, match="loaded: ProcessGone"):
         assert (await pool.open("a")).placeholder_id == 7
     await pool.close()
     assert len(tries) == 3
@@ -254,7 +261,7 @@ async def test_a_nursery_that_dies_in_its_start_is_started_again(
 async def test_a_checkpoint_without_a_processor_has_no_pool(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "idefics3"}')
     pool = ImagePool(PoolLimits(5.0, 10**8))
-    with pytest.raises(NoPool, match="its image processor cannot be loaded"):
+    with pytest.raises(NoProcessor, match="its image processor cannot be loaded"):
         await pool.open(str(tmp_path))
     assert pool.pids == []
 

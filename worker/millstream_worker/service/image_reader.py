@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.images.messages import BadImage
-from millstream_worker.images.pool import ImagePool, NoPool
+from millstream_worker.images.nursery_process import NoProcessor
+from millstream_worker.images.pool import ImagePool
 from millstream_worker.text.image_text import ImagesUnreadable, ImageText
 from millstream_worker.text.model import TextModel
 
@@ -43,7 +44,7 @@ class ImageReader:
             if shown.count(facts.placeholder) != 2:
                 raise ImagesUnreadable("its chat template shows no images")
             return ImageText.checked(facts, text, shown, await self.pool.probe(shown))
-        except (NoPool, BadImage) as error:
+        except (NoProcessor, BadImage) as error:
             raise ImagesUnreadable(str(error)) from error
 
 
