@@ -13,7 +13,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from millstream.batch.files.journal import Journal
-from millstream.batch.late_rows import LateRows
+from millstream.batch.row_loader import RowLoader
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.line_ends import LineJobs, joined_end
 from millstream.batch.rows.output_rows import (
@@ -64,14 +64,14 @@ class FileLedger(RowLedger[AsyncClient, Result | JobError, int]):
         options: RunOptions,
         tally: Tally,
         clock: RunClock,
-        late: LateRows,
+        loader: RowLoader,
     ) -> None:
         self.full: QueueFull | None = None
         self.barred: ResponseError | None = None
         self.since_ms = 0
         self.cleanup = ResultCleanup(journal, options.clear_jobs)
         self._journal, self._client, self._options = journal, client, options
-        self._tally, self._clock, self._late = tally, clock, late
+        self._tally, self._clock, self._loader = tally, clock, loader
         self._models = ModelWatch(journal, options.on_change)
         self._clients: dict[str, AsyncClient] = {}  # by queue
         self._earlier = set(journal.notes.under_way)  # jobs of an earlier run, by their own ids
@@ -88,7 +88,7 @@ class FileLedger(RowLedger[AsyncClient, Result | JobError, int]):
         return self._own_id(row) in self._earlier
 
     async def load(self, row: BatchLine) -> BatchLine | MillstreamError:
-        return await self._late.load(row)
+        return await self._loader.load(row)
 
     async def submit(self, client: AsyncClient, rows: Sequence[BatchLine]) -> list[Outcome]:
         """Raises InvalidRequest before anything is sent to another model than the run's."""

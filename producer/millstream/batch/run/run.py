@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from millstream.batch.files.input_file import InputFile
 from millstream.batch.files.journal import Journal
-from millstream.batch.late_rows import LateRows
+from millstream.batch.row_loader import RowLoader
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import LineFault, duplicate
 from millstream.batch.rows.line_findings import note_names
@@ -45,8 +45,8 @@ class BatchRun:
         self.clock = RunClock(self.tally, journal)
         self._journal, self._client, self._room = journal, client, room
         self._options = options = options or RunOptions()
-        self._late = LateRows(source.path, options)
-        self.ledger = FileLedger(journal, client, options, self.tally, self.clock, self._late)
+        self._loader = RowLoader(source.path, options)
+        self.ledger = FileLedger(journal, client, options, self.tally, self.clock, self._loader)
         self.lines = LineRun(self.ledger, Window(options.window, options.window_bytes))
         self._seen = SeenIds()  # custom_ids of this pass
 
@@ -59,7 +59,7 @@ class BatchRun:
             await self.lines.run(self._rows())
         finally:
             self.clock.stop()
-            await self._late.close()
+            await self._loader.close()
         await self.ledger.cleanup.clear()
         return self.tally.summary(self.clock.seconds, self.clock.earlier)
 
@@ -113,4 +113,4 @@ class BatchRun:
         note_names(self.tally.unknown, row.ignored)
         self.tally.deprecated.update(row.deprecated)
         row = row if self._options.reuse else replace(row, answer_key=None)
-        return self._late.with_light(row, line.place)
+        return self._loader.with_light(row, line.place)

@@ -1,5 +1,5 @@
-"""Reads what rows are without until they are sent: the files that their images name, and the lines of those
-that are sent once more.
+"""Loads what rows are without until they are sent: the files that their images name, and large lines that are
+sent once more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from millstream.wire.messages.images import Image
 LIGHT_BYTES = 64 * 1024  # of a row: a larger one is not held while its job is under way
 
 
-class LateRows:
+class RowLoader:
     """Close it at the end. `source`: the input."""
 
     def __init__(self, source: Path, rules: LineRules) -> None:
