@@ -18,6 +18,7 @@ from millstream_worker.engine.protocol.request import (
     LimitSpec,
     SamplingSpec,
 )
+from millstream_worker.images.messages import PackedArray
 
 REQUEST = EngineRequest(
     handle=7,
@@ -36,7 +37,7 @@ REQUEST = EngineRequest(
     limits=LimitSpec(b"\x06", ((3,), (4, 5)), 7, None, 9),
     images=(ImageSpan(b"\x00\xff", ((1, 3), (5, 2))), ImageSpan(b"", ())),
 )
-PIXELS = frames.Array("pixel_values", "uint8", (1, 2), b"\x00\xff")
+PIXELS = PackedArray("pixel_values", "uint8", (1, 2), b"\x00\xff")
 STEP = outputs.Step(
     handles=[7, 8],
     tokens=[11, 12],
@@ -49,7 +50,7 @@ STEP = outputs.Step(
 FRAMES: list[frames.Frame] = [
     frames.Configure(EngineConfig("m", kv_memory="2GiB")),
     frames.Add(REQUEST),
-    frames.HoldImage("a", b"\x00\xff", 5, (PIXELS, frames.Array("image_sizes", "int64", (0,), b""))),
+    frames.HoldImage("a", b"\x00\xff", 5, (PIXELS, PackedArray("image_sizes", "int64", (0,), b""))),
     frames.DropImage("a", b"\x00\xff"),
     frames.Abort((1, 2)),
     frames.Stop(),

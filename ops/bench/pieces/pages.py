@@ -33,7 +33,7 @@ from PIL import Image, ImageDraw
 from millstream_worker.engine.assembly import build
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.config import EngineConfig
-from millstream_worker.engine.protocol.frames import Array, HoldImage
+from millstream_worker.engine.protocol.frames import HoldImage
 from millstream_worker.engine.protocol.request import EngineRequest, ImageSpan, SamplingSpec
 from millstream_worker.images.processor import ImageProcessor, PreparedImage
 
@@ -79,20 +79,16 @@ class Pages:
     def ids(self, image: PreparedImage, question: str) -> tuple[list[int], int]:
         """The prompt's tokens, and where those of the image begin."""
         before, behind = TEMPLATE.format(question=question).encode().split(b"<image>")
-        return [*before, *image.tokens, *behind], len(before)
+        return [*before, *image.tokens.ids, *behind], len(before)
 
     def hold(self, made: Engine[Any], number: int, image: PreparedImage) -> None:
-        arrays = tuple(
-            Array(name, str(value.dtype), value.shape, value.tobytes())
-            for name, value in image.arrays.items()
-        )
-        made.hold_image(HoldImage("", _digest(number), image.features, arrays))
+        made.hold_image(HoldImage("", _digest(number), image.tokens.features, image.packed()))
 
     def request(
         self, handle: int, number: int, image: PreparedImage, question: str, tokens: int
     ) -> EngineRequest:
         ids, begin = self.ids(image, question)
-        runs = tuple((begin + first, count) for first, count in image.runs)
+        runs = tuple((begin + first, count) for first, count in image.tokens.runs)
         spans = (ImageSpan(_digest(number), runs),)
         return EngineRequest(handle, tuple(ids), tokens, GREEDY, images=spans)
 

@@ -10,8 +10,9 @@ from zlib import crc32
 import numpy as np
 
 from millstream_worker.engine.brain.images.held_image import ImageKey
-from millstream_worker.engine.protocol.frames import Array, HoldImage
+from millstream_worker.engine.protocol.frames import HoldImage
 from millstream_worker.engine.protocol.request import EngineRequest, ImageSpan
+from millstream_worker.images.messages import PackedArray
 
 _FIRST = 2000  # of the numbers: no token
 
@@ -41,7 +42,7 @@ class CountingImages:
         self._images: dict[ImageKey, _Image] = {}
         self.encoded: list[tuple[ImageKey, int]] = []
 
-    def hold(self, key: ImageKey, features: int, arrays: Sequence[Array]) -> int:
+    def hold(self, key: ImageKey, features: int, arrays: Sequence[PackedArray]) -> int:
         pixels = next(one for one in arrays if one.name == "pixel_values")
         units = pixels.shape[:2][-1]  # tiles, behind an axis of images where a processor made them
         self._images.setdefault(key, _Image(pixels.data, features, units))
@@ -79,6 +80,6 @@ def holding(request: EngineRequest, units: dict[bytes, int]) -> list[HoldImage]:
     found = {}
     for span in request.images:
         total = sum(count for _, count in span.runs)
-        pixels = Array("pixel_values", "uint8", (units[span.digest],), span.digest)
+        pixels = PackedArray("pixel_values", "uint8", (units[span.digest],), span.digest)
         found[span.digest] = HoldImage(request.salt, span.digest, total, (pixels,))
     return list(found.values())

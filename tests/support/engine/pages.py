@@ -13,7 +13,6 @@ from PIL import Image
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.frames import DropImage, HoldImage
 from millstream_worker.engine.protocol.request import EngineRequest, ImageSpan, SamplingSpec
-from millstream_worker.engine.runner.vision.image_check import arrays_of
 from millstream_worker.images.processor import ImageProcessor, PreparedImage
 from support.models.vision_checkpoints import VisionCheckpoint, picture
 
@@ -37,7 +36,7 @@ class Page:
     def held(self, salt: str = "") -> dict[bytes, HoldImage]:
         """Returns its images as the front sends them, by digest."""
         return {
-            span.digest: HoldImage(salt, span.digest, prepared.features, arrays_of(prepared))
+            span.digest: HoldImage(salt, span.digest, prepared.tokens.features, prepared.packed())
             for span, prepared in self.images
         }
 
@@ -78,7 +77,7 @@ def page(
     spans = []
     for image in images:
         prepared = processor.prepare(image)
-        own, places = places[: prepared.features], places[prepared.features :]
+        own, places = places[: prepared.tokens.features], places[prepared.tokens.features :]
         digest = sha256(image.tobytes() + repr(image.size).encode()).digest()
         spans.append((ImageSpan(digest, _runs(own)), prepared))
     assert not places, "every placeholder belongs to an image"

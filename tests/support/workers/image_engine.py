@@ -20,7 +20,8 @@ from pathlib import Path
 from millstream_worker.engine.process import Tell, serve
 from millstream_worker.engine.protocol.channel import Channel
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
-from millstream_worker.engine.protocol.frames import Add, Array, DropImage, Frame, HoldImage
+from millstream_worker.engine.protocol.frames import Add, DropImage, Frame, HoldImage
+from millstream_worker.images.messages import PackedArray
 from support.workers.fake_engine import CountingEngine
 from support.workers.fake_engine import build as build_counting
 
@@ -31,7 +32,7 @@ LOG = "MILLSTREAM_TEST_IMAGE_LOG"  # file that gets a line for each frame about 
 _SHOWN = 700  # tokens: answers begin below, and end before the vocabulary does
 
 
-def shown(arrays: tuple[Array, ...]) -> int:
+def shown(arrays: tuple[PackedArray, ...]) -> int:
     """Returns an image as a token."""
     return zlib.crc32(b"".join(array.data for array in arrays)) % _SHOWN
 

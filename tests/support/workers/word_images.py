@@ -53,8 +53,8 @@ def image(number: int) -> WordImage:
     out = io.BytesIO()
     made.save(out, source.choice(("PNG", "BMP")))
     prepared = _processor().prepare(made)
-    pixels = prepared.arrays["pixel_values"].tobytes()
-    return WordImage(out.getvalue(), tuple(feature(pixels, place) for place in range(prepared.features)))
+    pixels, places = prepared.arrays["pixel_values"].tobytes(), range(prepared.tokens.features)
+    return WordImage(out.getvalue(), tuple(feature(pixels, place) for place in places))
 
 
 def _colour(source: random.Random) -> tuple[int, int, int]:

@@ -33,7 +33,7 @@ made = {"table": processor.float_table()}
 images = [Image.open(path) for path in sorted(folder.glob("picture*.png"))]
 for number, image in enumerate(images):
     one = processor.prepare(image)
-    made |= {f"tokens{number}": np.array(one.tokens), f"runs{number}": np.array(one.runs)}
+    made |= {f"tokens{number}": np.array(one.tokens.ids), f"runs{number}": np.array(one.tokens.runs)}
     made |= {f"{number}.{name}": array for name, array in one.arrays.items()}
 text = (folder / "text").read_text()
 made["whole"] = np.array(processor.ids(text, images[: text.count(processor.placeholder)]))
@@ -135,7 +135,7 @@ def test_with_torch_it_is_the_same(case: tuple[VisionCheckpoint, dict[str, Any]]
     whole, made = case
     processor = ImageProcessor.load(whole.folder)
     one = processor.prepare(picture(0, *SIZES[0]))
-    assert list(one.tokens) == made["tokens0"].tolist()
+    assert list(one.tokens.ids) == made["tokens0"].tolist()
     assert np.array_equal(one.arrays["pixel_values"], made["0.pixel_values"])
     assert np.array_equal(processor.float_table(), made["table"])
     assert (processor.placeholder, processor.placeholder_id) == (
@@ -150,7 +150,7 @@ def test_options_replace_those_of_the_checkpoint(tmp_path: Path) -> None:
         ImageProcessor.load(whole.folder, options) for options in ("", '{"size": {"longest_edge": 32}}')
     )
     image = picture(1, 60, 90)
-    assert fewer.prepare(image).features < plain.prepare(image).features
+    assert fewer.prepare(image).tokens.features < plain.prepare(image).tokens.features
 
 
 @pytest.mark.parametrize(

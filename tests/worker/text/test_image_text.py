@@ -36,8 +36,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def tokens_of(whole: VisionCheckpoint) -> list[ImageTokens]:
     processor = ImageProcessor.load(whole.folder)
-    made = [processor.prepare(picture(number, *size)) for number, size in enumerate(SIZES)]
-    return [ImageTokens(one.tokens, one.runs) for one in made]
+    return [processor.prepare(picture(number, *size)).tokens for number, size in enumerate(SIZES)]
 
 
 def facts_of(whole: VisionCheckpoint) -> ProcessorFacts:

@@ -16,9 +16,10 @@ from millstream_worker.engine.brain.images.feature_pool import FeaturePool
 from millstream_worker.engine.brain.images.held_image import ImageKey
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.grammars.grammar_thread import GrammarThread
-from millstream_worker.engine.protocol.frames import Array, DropImage, HoldImage
+from millstream_worker.engine.protocol.frames import DropImage, HoldImage
 from millstream_worker.engine.protocol.outputs import Compiled, Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest
+from millstream_worker.images.messages import PackedArray
 
 H = TypeVar("H")
 
@@ -36,7 +37,7 @@ class StepRunner(Protocol[H]):
 class ImageStore(Protocol):
     """The images of an engine as the loop needs them."""
 
-    def hold(self, key: ImageKey, features: int, arrays: Sequence[Array]) -> int:
+    def hold(self, key: ImageKey, features: int, arrays: Sequence[PackedArray]) -> int:
         """Take an image; returns the number of units that are encoded each by itself."""
 
     def forget(self, keys: Iterable[ImageKey]) -> None: ...

@@ -9,7 +9,6 @@ import resource
 import socket
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -18,16 +17,14 @@ from millstream_worker.images.messages import (
     MOST_BYTES,
     BadImage,
     ImageData,
-    ImageTokens,
     NurseryConfig,
-    PackedArray,
     Probe,
     packed,
     received,
     unpacked,
 )
 from millstream_worker.images.opening import opened
-from millstream_worker.images.processor import ImageProcessor, PreparedImage
+from millstream_worker.images.processor import ImageProcessor
 
 _BYTES_A_PIXEL = 20  # of the largest image: decoded, turned, on white, and as arrays
 _SPARE_BYTES = 512 * 2**20
@@ -60,8 +57,7 @@ def _prepared(data: bytes, processor: ImageProcessor, config: NurseryConfig) -> 
         size = f"{image.width:,} x {image.height:,} pixels"
         problem = f"of {size} cannot be prepared by the model's image processor ({reason}); change its size"
         raise BadImage("size", problem) from None
-    arrays = tuple(_packed_array(name, array) for name, array in made.arrays.items())
-    whole = ImageData(_tokens(made), arrays)
+    whole = ImageData(made.tokens, made.packed())
     if whole.size > MOST_BYTES:
         problem = (
             f"takes {whole.size // 10**6:,} MB when prepared and may take {MOST_BYTES // 10**6}; scale it"
@@ -70,17 +66,9 @@ def _prepared(data: bytes, processor: ImageProcessor, config: NurseryConfig) -> 
     return whole
 
 
-def _packed_array(name: str, array: np.ndarray[Any, Any]) -> PackedArray:
-    return PackedArray(name, array.dtype.name, array.shape, array.tobytes())
-
-
-def _tokens(made: PreparedImage) -> ImageTokens:
-    return ImageTokens(made.tokens, made.runs)
-
-
 def _probed(text: str, processor: ImageProcessor) -> Probe:
     images = [_probe_image(*size) for size in _PROBES]
-    first, second = (_tokens(processor.prepare(image)) for image in images)
+    first, second = (processor.prepare(image).tokens for image in images)
     return Probe(tuple(processor.ids(text, images)), (first, second))
 
 

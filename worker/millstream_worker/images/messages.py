@@ -47,7 +47,7 @@ class PackedArray:
     """An array as its bytes, in C order."""
 
     name: str
-    dtype: str
+    dtype: str  # of numpy, as "uint8"
     shape: tuple[int, ...]
     data: bytes
 

@@ -17,6 +17,8 @@ import numpy as np
 from PIL import Image
 from transformers import AutoTokenizer
 
+from millstream_worker.images.messages import ImageTokens, PackedArray
+
 _TEXT_FIELDS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
 _NEEDS_TORCHVISION = {
     "cohere2_vision", "kimi_k25", "lfm2_vl", "minicpm_ocr", "molmo2", "muse_glimmer", "perception_lm",
@@ -30,19 +32,18 @@ class ImagesUnsupported(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedImage:
-    """`tokens` take the place of the placeholder in a prompt. `runs`: first place in them and number of
-    tokens of each run that stands for features of the image. `arrays`: what the model's encoder takes, for
-    one image; `pixel_values` are bytes, which `float_table` maps to the processor's floats.
+    """`arrays`: what the model's encoder takes, for one image; `pixel_values` are bytes, which `float_table`
+    maps to the processor's floats.
     """
 
-    tokens: tuple[int, ...]
-    runs: tuple[tuple[int, int], ...]
+    tokens: ImageTokens
     arrays: dict[str, np.ndarray[Any, Any]]
 
-    @property
-    def features(self) -> int:
-        """Returns the number of tokens that stand for features."""
-        return sum(count for _, count in self.runs)
+    def packed(self) -> tuple[PackedArray, ...]:
+        """Returns the arrays as an engine gets them."""
+        return tuple(
+            PackedArray(name, one.dtype.name, one.shape, one.tobytes()) for name, one in self.arrays.items()
+        )
 
 
 class ImageProcessor:
@@ -86,7 +87,7 @@ class ImageProcessor:
             raise ValueError("the image processor leaves it no place in the prompt")
         arrays = {name: np.asarray(made[name]) for name in made if name not in _TEXT_FIELDS}
         arrays["pixel_values"] = _as_bytes(arrays["pixel_values"])
-        return PreparedImage(tuple(tokens.tolist()), runs, arrays)
+        return PreparedImage(ImageTokens(tuple(tokens.tolist()), runs), arrays)
 
     def ids(self, text: str, images: Sequence[Image.Image]) -> list[int]:
         """Returns the token ids of a rendered conversation, as the processor makes them by itself."""

@@ -32,19 +32,31 @@ def _engine(answered: AnsweredPages, **changes: Any) -> Any:
     return engine
 
 
-def _check(answered: AnsweredPages, engine: Any, handle: int = 10, **fields: Any) -> None:
-    requests = [one.request(handle + at, TOKENS, **fields) for at, one in enumerate(answered.pages)]
+def _holding(answered: AnsweredPages, **changes: Any) -> Any:
+    """An engine that holds the images of all pages."""
+    engine = _engine(answered, **changes)
+    hold(engine, answered.pages)
+    return engine
+
+
+def _check(answered: AnsweredPages, engine: Any, handle: int = 10) -> None:
+    requests = [one.request(handle + at, TOKENS) for at, one in enumerate(answered.pages)]
     found = run(engine, requests)
     for request, one, expected in zip(requests, answered.pages, answered.expected, strict=True):
         assert found[request.handle] == expected, one.name
 
 
+def _checked(answered: AnsweredPages, **changes: Any) -> Any:
+    """An engine that has given all answers."""
+    engine = _holding(answered, **changes)
+    _check(answered, engine)
+    return engine
+
+
 @kinds
 def test_answers_are_those_of_generate(kind: str, answered: Answered) -> None:
     known = answered(kind)
-    engine = _engine(known)
-    hold(engine, known.pages)
-    _check(known, engine)
+    engine = _checked(known)
     encoded = engine.scheduler.images.encoded
     _check(known, engine, 100)  # from the prefix cache
     assert engine.scheduler.images.encoded == encoded
@@ -52,17 +64,13 @@ def test_answers_are_those_of_generate(kind: str, answered: Answered) -> None:
 
 @slow_kinds
 def test_chunks_cut_images(kind: str, answered: Answered) -> None:
-    known = answered(kind)
-    engine = _engine(known, max_step_tokens=7, max_rows=2)
-    hold(engine, known.pages)
-    _check(known, engine)
+    _checked(answered(kind), max_step_tokens=7, max_rows=2)
 
 
 @slow_kinds
 def test_log_probabilities_are_equal(kind: str, answered: Answered) -> None:
     known = answered(kind)
-    engine = _engine(known, max_step_tokens=40)
-    hold(engine, known.pages)
+    engine = _holding(known, max_step_tokens=40)
     logs = known.pages[0].request(0, 1).sampling.__class__(temperature=0.0, top_logprobs=20)
     found = answers(engine, [one.request(at, 1, sampling=logs) for at, one in enumerate(known.pages)])
     for at, one in enumerate(known.pages):
@@ -76,16 +84,13 @@ def test_a_small_pool_preempts_rows_with_images(kind: str, answered: Answered) -
     longest = max(len(one.ids) for one in known.pages) + TOKENS
     row = 3 * 2 * 2 * 16 * 4  # layers, keys and values, heads, head_dim, bytes
     room = (longest * 3 // 2 // 16 + 2) * 16 * row
-    engine = _engine(known, max_step_tokens=64, kv_memory=str(room))
-    hold(engine, known.pages)
-    _check(known, engine)
+    _checked(known, max_step_tokens=64, kv_memory=str(room))
 
 
 @slow_kinds
 def test_resumed_rows_go_on(kind: str, answered: Answered) -> None:
     known = answered(kind)
-    engine = _engine(known, max_step_tokens=24)
-    hold(engine, known.pages)
+    engine = _holding(known, max_step_tokens=24)
     for at, (one, expected) in enumerate(zip(known.pages, known.expected, strict=True)):
         request = one.request(at, TOKENS, outputs=(tuple(expected[:5]),))
         assert run(engine, [request])[at] == expected[5:], one.name
@@ -94,10 +99,7 @@ def test_resumed_rows_go_on(kind: str, answered: Answered) -> None:
 @pytest.mark.xdist_group("images_idefics3")
 @pytest.mark.parametrize("options", [{"attention": "native"}, {"speculate": "always"}], ids=str)
 def test_other_forms_answer_the_same(options: dict[str, str], answered: Answered) -> None:
-    known = answered("idefics3")
-    engine = _engine(known, max_step_tokens=50, **options)
-    hold(engine, known.pages)
-    _check(known, engine)
+    _checked(answered("idefics3"), max_step_tokens=50, **options)
 
 
 @pytest.mark.slow
@@ -105,8 +107,7 @@ def test_other_forms_answer_the_same(options: dict[str, str], answered: Answered
 def test_compiled_and_replayed_steps_answer_the_same(kind: str, answered: Answered) -> None:
     """Steps without images are replayed, also behind images with positions of several axes."""
     known = answered(kind)
-    engine = _engine(known, max_step_tokens=40, attention="native", compile_model="on")
-    hold(engine, known.pages)
+    engine = _holding(known, max_step_tokens=40, attention="native", compile_model="on")
     for handle in (10, 100, 200):
         _check(known, engine, handle)
     assert engine.runner.model is not engine.runner.model.eager
@@ -118,8 +119,7 @@ def test_quantised_weights_and_keys_read_images(answered: Answered) -> None:
     known = answered("idefics3")
     found = []
     for rows in (1, 8):
-        engine = _engine(known, max_rows=rows, weights="int8", kv_dtype="int8", dtype="auto")
-        hold(engine, known.pages)
+        engine = _holding(known, max_rows=rows, weights="int8", kv_dtype="int8", dtype="auto")
         found.append(run(engine, [one.request(at, 4) for at, one in enumerate(known.pages)]))
     assert found[0] == found[1]
     firsts = [found[0][at][0] == one[0] for at, one in enumerate(known.expected)]

@@ -27,6 +27,7 @@ from millstream_worker.engine.protocol.request import (
     LimitSpec,
     SamplingSpec,
 )
+from millstream_worker.images.messages import PackedArray
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
@@ -42,16 +43,6 @@ class Configure:
 
 
 @dataclass(frozen=True, slots=True)
-class Array:
-    """An array as its bytes, in C order."""
-
-    name: str
-    dtype: str  # of numpy, as "uint8"
-    shape: tuple[int, ...]
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class HoldImage:
     """Keep this image for the prompts of one salt that have it, until DropImage. It comes before the first
     Add that names it, and once while it is kept; `arrays` are what the image processor makes of it."""
@@ -59,7 +50,7 @@ class HoldImage:
     salt: str
     digest: bytes
     features: int  # tokens of a prompt that stand for it
-    arrays: tuple[Array, ...]
+    arrays: tuple[PackedArray, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +239,7 @@ def _decode(body: bytes) -> Frame:
             return Add(replace(request, images=spans, grammar=_grammar(grammar), limits=limits))
         case "HoldImage":
             salt, digest, features, arrays = fields
-            return HoldImage(salt, digest, features, tuple(Array(*array) for array in arrays))
+            return HoldImage(salt, digest, features, tuple(PackedArray(*array) for array in arrays))
         case "Step":
             handles, tokens, finished, admitted, logprobs, stats, *rest = fields
             return Step(handles, tokens, finished, admitted, logprobs, EngineStats(*stats), *rest)

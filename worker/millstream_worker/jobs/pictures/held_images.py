@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from millstream_worker.engine.protocol.frames import Array, DropImage, HoldImage
+from millstream_worker.engine.protocol.frames import DropImage, HoldImage
 from millstream_worker.images.messages import ImageData, ImageTokens
 from millstream_worker.jobs.job import Job
 
@@ -117,10 +117,7 @@ class HeldImages:
         for salt, digest in self._keys.get(job, ()):
             held = self._held[salt, digest]
             if held.data is not None:
-                arrays = tuple(
-                    Array(array.name, array.dtype, array.shape, array.data) for array in held.data.arrays
-                )
-                self._engine.hold(HoldImage(salt, digest, held.tokens.features, arrays))
+                self._engine.hold(HoldImage(salt, digest, held.tokens.features, held.data.arrays))
                 held.data = None
 
     def release(self, job: Job) -> None:

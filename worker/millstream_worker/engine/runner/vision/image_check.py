@@ -11,7 +11,6 @@ from PIL import Image
 from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import ImagePiece
-from millstream_worker.engine.protocol.frames import Array
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.self_check.deviation import TOLERANCE, Mismatch, compare, deviation
 from millstream_worker.engine.runner.vision.image_features import ImageFeatures
@@ -67,7 +66,7 @@ def _positions(tower: Tower, prepared: PreparedImage, tokens: Tensor) -> np.ndar
 
 def _check_zeros(tower: Tower, prepared: PreparedImage) -> None:
     """Raises Mismatch if the model leaves units out whose floats are all 0.0, and a byte becomes that."""
-    share = prepared.features // tower.units(prepared.arrays)
+    share = prepared.tokens.features // tower.units(prepared.arrays)
     for byte in np.flatnonzero((tower.float_table == 0.0).all(0)):
         plain = {**prepared.arrays, "pixel_values": np.full_like(prepared.arrays["pixel_values"], byte)}
         if tower.encode(plain, 0).shape[1] != share:
@@ -89,11 +88,11 @@ def _own(
     """Returns the tokens [1, F] of the first unit, and [1 + layers, F, size]: their embeddings with features
     in place, and what the layers add to them."""
     images, units = ImageFeatures(tower), tower.units(prepared.arrays)
-    if prepared.features % units:
-        raise Mismatch(f"{prepared.features} tokens stand for an image of {units} equal units")
-    images.hold(_KEY, prepared.features, arrays_of(prepared))
+    if prepared.tokens.features % units:
+        raise Mismatch(f"{prepared.tokens.features} tokens stand for an image of {units} equal units")
+    images.hold(_KEY, prepared.tokens.features, prepared.packed())
     images.encode([(_KEY, 0)])
-    share = prepared.features // units
+    share = prepared.tokens.features // units
     tokens = torch.full((1, share), placeholder, device=loaded.device)
     piece = ImagePiece(_KEY, 0, 0, share)
     levels = [images.put_into(loaded.model.get_input_embeddings()(tokens)[0], [piece])]
@@ -101,10 +100,3 @@ def _own(
         levels.append(torch.zeros_like(levels[0]))
         images.add_to(levels[-1][None], [piece], layer)
     return tokens, torch.stack(levels)
-
-
-def arrays_of(prepared: PreparedImage) -> tuple[Array, ...]:
-    """Returns the arrays of a prepared image as the front sends them."""
-    return tuple(
-        Array(name, str(value.dtype), value.shape, value.tobytes()) for name, value in prepared.arrays.items()
-    )

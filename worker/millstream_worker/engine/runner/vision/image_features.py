@@ -13,8 +13,8 @@ from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import ImagePiece
 from millstream_worker.engine.brain.images.held_image import ImageKey, PlacedImage, RopePositions
-from millstream_worker.engine.protocol.frames import Array
 from millstream_worker.engine.runner.vision.tower import Arrays, Tower
+from millstream_worker.images.messages import PackedArray
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +31,7 @@ class ImageFeatures:
         self.tower = tower
         self._images: dict[ImageKey, _Image] = {}
 
-    def hold(self, key: ImageKey, features: int, arrays: Sequence[Array]) -> int:
+    def hold(self, key: ImageKey, features: int, arrays: Sequence[PackedArray]) -> int:
         """Take an image, and return the number of its units. One whose features are still here keeps them."""
         given = {one.name: np.frombuffer(one.data, np.dtype(one.dtype)).reshape(one.shape) for one in arrays}
         units = self.tower.units(given)
