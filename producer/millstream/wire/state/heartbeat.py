@@ -20,8 +20,8 @@ from millstream.wire.versions import ADDED, FIRST_VERSION, TAKEN, Versions
 # one that died, and it keeps its jobs
 LOADING, SERVING, STARTING, DRAINING = "loading", "serving", "starting", "draining"
 # Steps of either beside those that the engine reports.
-_TRUE = ("1", "True")  # as a script has it, and as Python writes it
 STARTING_ENGINE, READING_TOKENIZER = "starting the engine", "reading the tokenizer"
+_TRUE = ("1", "True")  # as a script has it, and as Python writes it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ def fit_memory(
     loaded: LoadedModel,
     chooser: Chooser,
     *,
-    images: int = 0,
+    images: int,
     records: bool,
     report: Callable[[str], None],
     mark: Callable[[], None],

@@ -33,9 +33,7 @@ class Batch:
         self.random = np.zeros(max_rows, np.bool_)  # its samples depend on noise
         self.constrained = np.zeros(max_rows, np.bool_)  # by a grammar, or limits of tokens
         self.prompt_len = np.zeros(max_rows, np.int32)
-        self.rope_offset = np.zeros(
-            max_rows, np.int32
-        )  # of positions behind the prompt, for the model's RoPE
+        self.rope_offset = np.zeros(max_rows, np.int32)  # of the model's RoPE, behind the prompt
         self.computed = np.zeros(max_rows, np.int32)
         self.scheduled = np.zeros(max_rows, np.int32)
         self.known = np.zeros(max_rows, np.int32)
