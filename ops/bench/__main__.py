@@ -50,6 +50,7 @@ PARTS: dict[str, Part] = {
     "weights": Part("pieces.weights", "steps by the format of the weights", True),
     "hybrid": Part("pieces.hybrid", "recurrent states: what checkpoints save, what states cost a step", True),
     "pages": Part("pieces.pages", "images of pages, beside transformers; what they cost chats", True),
+    "page_queue": Part("queued.page_queue", "many pages through a queue: memory, refusals, text beside them"),
     "grammars": Part("grammars.part", "what grammars cost a step, of one schema and of many", True),
     "beside": Part("grammars.beside", "answers by a schema, here and in vLLM"),
     "speculation": Part("speculation.part", "what draft tokens gain on text", True),

@@ -10,13 +10,17 @@ from typing import Any
 from ops.bench.machine import precision
 from ops.bench.models.checkpoints import cache, save
 
-NAME = "docling-258m"
+NAME = "granite-docling-258m"
 _TOKENS = {
     "image_token": "<image>", "fake_image_token": "<fake_token_around_image>",
     "global_image_token": "<global-img>", "end_of_utterance_token": "<end_of_utterance>",
 }  # fmt: skip
 _TILES = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
 _PLACEHOLDER = 256  # the first behind the bytes
+_CHAT = """{% for message in messages %}{{ message.role }}: {% if message.content is string %}
+{{ message.content }}{% else %}
+{% for part in message.content %}{{ "<image>" if part.type == "image" else part.text }}{% endfor %}
+{% endif %}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"""
 _VISION = {
     "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
     "image_size": 512, "patch_size": 16,
@@ -69,4 +73,6 @@ def _tokenizer() -> Any:
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens([*_TOKENS.values(), *_TILES])
-    return PreTrainedTokenizerFast(tokenizer_object=made, extra_special_tokens=dict(_TOKENS))
+    fast = PreTrainedTokenizerFast(tokenizer_object=made, extra_special_tokens=dict(_TOKENS))
+    fast.chat_template = _CHAT
+    return fast
