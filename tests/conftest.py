@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 import redis.asyncio
 import structlog
+from hypothesis import settings
 from support.servers.servers import KINDS, Server, binary, lasting_server, require, running
 from support.wire.desk import Desk
 
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 # parallel test processes on few cores: no spinning thread teams
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+# A machine that others use takes as long as it takes. (In CI, examples are the same in each run.)
+settings.register_profile("tests", settings(), deadline=None)
+settings.load_profile("tests")
 
 # jsonschema imports it where it finds it, which takes two seconds. No installation of the worker's has it.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]

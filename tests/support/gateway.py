@@ -164,3 +164,11 @@ def api_error(error: openai.APIStatusError) -> dict[str, Any]:
     assert set(body) == {"error"}
     assert set(body["error"]) == {"message", "type", "param", "code"}
     return body["error"]
+
+
+async def is_served(client: openai.AsyncOpenAI, model: str) -> bool:
+    """Returns whether the gateway knows a worker with the model: it looks for them once a second."""
+    try:
+        return (await client.models.retrieve(model)).id == model
+    except openai.NotFoundError:
+        return False

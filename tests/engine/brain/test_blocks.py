@@ -114,5 +114,5 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.cached == len(self.cached)
 
 
-PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 test_any_order_of_moves = PoolMachine.TestCase

@@ -231,7 +231,7 @@ def arrivals(draw: st.DrawFn) -> list[tuple[int, EngineRequest]]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     arrivals(),
     st.fixed_dictionaries({

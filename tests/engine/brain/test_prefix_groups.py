@@ -156,7 +156,7 @@ BEGINNINGS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(BEGINNINGS, max_size=6))
 def test_it_saves_nearly_as_much_as_the_best_choice(rows: list[str]) -> None:
     saved, best = seated(*rows).check(), most_saved([path(row) for row in rows])
@@ -171,13 +171,13 @@ TWO_CUTS = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(TWO_CUTS, max_size=6, unique=True))
 def test_the_best_groups_are_chosen_where_prefixes_are_nested(rows: list[str]) -> None:
     assert seated(*rows).check() == most_saved([path(row) for row in rows])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(st.integers(0, 7), st.one_of(st.none(), BEGINNINGS)), max_size=40), st.data())
 def test_rows_come_and_go(moves: list[tuple[int, str | None]], data: st.DataObject) -> None:
     """After any moves the prefix groups are those of the same rows in a new batch, up to equally good

@@ -102,5 +102,5 @@ class Watching(RuleBasedStateMachine):
         self.prefixes.check(self.cached)
 
 
-Watching.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Watching.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 test_no_growth_is_missed = Watching.TestCase

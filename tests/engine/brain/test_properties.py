@@ -94,14 +94,14 @@ def scenarios(draw: st.DrawFn) -> tuple[SchedulerConfig, list[Arrival]]:
     return config, arrivals
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(scenarios())
 def test_every_row_draws_what_it_draws_alone(scenario: tuple[SchedulerConfig, list[Arrival]]) -> None:
     draws_what_it_draws_alone(*scenario)
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(scenarios())
 def test_in_many_more_scenarios(scenario: tuple[SchedulerConfig, list[Arrival]]) -> None:
     draws_what_it_draws_alone(*scenario)

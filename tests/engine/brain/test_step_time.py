@@ -32,7 +32,7 @@ def test_a_step_without_a_target_takes_the_most_prompt_tokens() -> None:
     assert run(StepTimeModel(0.0, 512), 9, lambda tokens: 0.01 * tokens) == [512] * 9
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     base_s=st.floats(0.0, 0.08),
     token_s=st.floats(1e-6, 1e-3),

@@ -31,7 +31,7 @@ from millstream_worker.engine.runner.model.load import load_model
 CPU = torch.device("cpu")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     dim=st.integers(1, 130),
     size=st.floats(1e-4, 1e4),

@@ -54,7 +54,7 @@ LIMITS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limits", LIMITS, ids=lambda limits: "+".join(limits))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 @example(steps=[("post", THREE), ("set", HOUR_S), ("post", THREE)])
 @example(steps=[("post", THREE), ("set", -HOUR_S), ("set", HOUR_S), ("post", THREE)])

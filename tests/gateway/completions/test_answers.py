@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from support.gateway import HELLO, Gateway, api_error
+from support.gateway import HELLO, Gateway, api_error, is_served
 from support.servers.servers import Server
 from support.workers.counting_worker import counted, model_name, serving, until, until_read, write_tokenizer
 from support.workers.hand_worker import UNFIT_CALL, HandWorker, hand_worker
@@ -41,7 +41,7 @@ async def test_a_real_worker_answers_whole_and_streamed(
         "max_tokens": 4,
     }
     async with serving(valkey, model_name(tokenizer), lease_s=20.0, renew_s=2.0), door.client() as client:
-        await until(lambda: found(client, "counting"))
+        await until(lambda: is_served(client, "counting"))
         whole = await client.chat.completions.create(**ask, n=2, logprobs=True, top_logprobs=2, seed=7)
         texts = [choice.message.content for choice in whole.choices]
         assert texts == [counted(6, 4), counted(7, 4)]
@@ -264,7 +264,7 @@ async def _some(stream: AsyncIterator[Any], count: int) -> AsyncIterator[Any]:
 async def test_a_checkpoint_is_known_while_no_worker_lives(door: Gateway, valkey: Server) -> None:
     async with door.client() as client, hand_worker(valkey.url) as worker:
         await calls.run(worker.redis, record_worker(QueueKeys("default"), TAKEN, model="org/model"))
-        await until(lambda: found(client, "org/model"))
+        await until(lambda: is_served(client, "org/model"))
         waiting = await asked(
             client.chat.completions.create(**CHAT | {"model": "org/model"}, service_tier="flex")
         )
@@ -278,7 +278,7 @@ async def test_models_by_queue_and_by_checkpoint(
     name = "org/model of/2026"
     await worker.redis.hset(worker.keys.worker("w"), "model", name)
     for model in ("default", name):
-        await until(lambda model=model: found(client, model))
+        await until(lambda model=model: is_served(client, model))
         asking = client.chat.completions.create(**CHAT | {"model": model})
         assert (await worker.answered(asking, last="x")).model == model
     await worker.redis.hset(worker.keys.worker("w"), "context_length", 2048)
@@ -295,11 +295,3 @@ async def test_models_by_queue_and_by_checkpoint(
     with pytest.raises(openai.NotFoundError) as caught:
         await client.models.retrieve("nobody/has-it")
     assert api_error(caught.value)["code"] == "model_not_found"
-
-
-async def found(client: openai.AsyncOpenAI, model: str) -> bool:
-    """Workers are looked up once a second."""
-    try:
-        return (await client.models.retrieve(model)).id == model
-    except openai.NotFoundError:
-        return False

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from support.gateway import Gateway
+from support.gateway import Gateway, is_served
 from support.servers.servers import Server
 from support.workers.counting_worker import counted, model_name, serving, until, write_tokenizer
 from support.workers.hand_worker import HandJob, HandWorker
@@ -52,6 +52,7 @@ async def test_a_real_worker_answers_a_list(
     asked: dict[str, Any] = {"model": "default", "prompt": ["w5", "w20"], "n": 2, "max_tokens": 3, "seed": 7}
     asked["extra_body"] = {"service_tier": "flex"}  # waits for a worker
     async with serving(valkey, model_name(tokenizer), lease_s=20.0, renew_s=2.0), door.client() as client:
+        await until(lambda: is_served(client, "counting"))  # loading takes longer than the gateway waits
         whole = await client.completions.create(**asked)
         assert [choice.index for choice in whole.choices] == [0, 1, 2, 3]
         texts = [choice.text.strip() for choice in whole.choices]

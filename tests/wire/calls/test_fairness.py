@@ -62,7 +62,7 @@ class Shard:
 # --- the order ---------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(jobs | st.integers(1, 3), max_size=60))
 def test_any_order_of_submits_and_reads_is_that_of_the_model(server: Server, steps: list[One | int]) -> None:
     shard, model = Shard(server, window=2), FairOrder()

@@ -384,7 +384,7 @@ class Protocol:
         assert all(one.payload == PAYLOAD for one in page)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     window=st.sampled_from([128, 1]),
     steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 10**6)), min_size=20, max_size=80),

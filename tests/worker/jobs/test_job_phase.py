@@ -188,5 +188,5 @@ class Front(RuleBasedStateMachine):
         assert not (self.engine.is_up and any(job.phase is JobPhase.READY for job in self.table))
 
 
-Front.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+Front.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
 test_any_order_of_moves_keeps_jobs_in_place = Front.TestCase

@@ -8,7 +8,7 @@ import unicodedata
 from functools import cache
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.models.tokenizers import KINDS, build
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers, processors
@@ -80,14 +80,12 @@ def counter_of(kind: str) -> TokenCounter:
 @example("bpe-byte-fallback", "the fox <tool call> quick brown the fox jumps over the <end> lazy <end>", True)
 @example("spaces", "the Yes No  fox Yes No  the Yes No fox Yes No the Yes No fox Yes No", True)
 @example("nfc", "the fox \u0301 over the lazy dog e\u0301 e\u0301, a \u0301" * 9, False)
-@settings(deadline=None)  # the first of a kind trains its tokenizer
 @given(kind=st.sampled_from((*KINDS, *VARIANTS)), text=TEXTS, special=st.booleans())
 def test_ids_of_slices_are_those_of_the_whole_text(kind: str, text: str, special: bool) -> None:
     whole = tokenizer_of(kind).encode(text, add_special_tokens=special).ids
     assert counter_of(kind).ids(text, add_special_tokens=special) == whole
 
 
-@settings(deadline=None)
 @given(kind=st.sampled_from((*KINDS, *VARIANTS)), text=TEXTS, most=st.integers(1, 200))
 def test_only_a_text_of_more_tokens_is_refused(kind: str, text: str, most: int) -> None:
     whole = tokenizer_of(kind).encode(text).ids

@@ -112,7 +112,7 @@ def test_bfloat16_is_multiplied_in_every_way(name: str, bfloat16_library: Librar
     PagedRows(LAYERS[name], 5, backend, dtype=torch.bfloat16).check(*RAGGED)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     new=st.lists(st.tuples(*[st.sampled_from([0, 1, 1, 2, 9, 64, 65])] * 3), min_size=1, max_size=4),
     kv_heads=st.integers(1, 3),

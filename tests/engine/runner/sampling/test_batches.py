@@ -44,7 +44,7 @@ rows = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(rows, min_size=1, max_size=12), st.randoms(use_true_random=False))
 def test_a_row_draws_in_a_batch_what_it_draws_alone(batch: list[Row], chance: st.DataObject) -> None:
     slots = list(range(20))

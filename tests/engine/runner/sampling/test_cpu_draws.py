@@ -35,7 +35,7 @@ def both_draws(logits: torch.Tensor, spec: SamplingSpec) -> tuple[list[int], lis
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.sampled_from(KINDS),
     st.sampled_from([1, 2, 255, 256, 257, 20_000]) | st.integers(1, 3000),

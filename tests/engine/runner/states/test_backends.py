@@ -272,7 +272,7 @@ def cut(
     return list(map(torch.cat, zip(*found, strict=True)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     data=st.data(),
     kind=st.sampled_from(sorted(KINDS)),

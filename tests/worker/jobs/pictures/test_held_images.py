@@ -169,7 +169,7 @@ class Jobs(RuleBasedStateMachine):
 
 
 TestJobs = Jobs.TestCase
-TestJobs.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestJobs.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 @pytest.mark.parametrize("phase", [JobPhase.READY, JobPhase.PREPARING])
