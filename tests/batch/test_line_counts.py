@@ -1,4 +1,4 @@
-"""The prompts of a check's lines are counted in chunks that are bounded in bytes, whatever their lines weigh."""
+"""A check's lines are counted in chunks that are bounded in bytes, whatever their lines weigh."""
 
 from __future__ import annotations
 
