@@ -50,7 +50,7 @@ async def opened(folder: Path, timeout_s: float = 20.0) -> AsyncIterator[tuple[I
     finally:
         processes = family(pool)
         await pool.close()
-        assert all(map(is_over, processes))
+        await until(lambda: all(map(is_over, processes)))  # a child's end comes a moment after its nursery's
 
 
 def is_over(process: psutil.Process) -> bool:
