@@ -9,7 +9,7 @@ import pytest
 from millstream import Choice, ErrorInfo, Result, Timing, Usage
 from millstream.errors import InvalidRequest
 from millstream.openai.api_endpoint import ApiEndpoint
-from millstream.openai.prompt_list import error_of_prompt, joined_result, listed_id, own_ids
+from millstream.openai.prompt_list import error_as_sent, error_of_prompt, joined_result, listed_id, own_ids
 from millstream.openai.request_body import read_body
 from millstream.wire.keys import Lane, check_own_id
 from millstream.wire.messages.job_messages import Request
@@ -82,3 +82,14 @@ def test_an_error_names_its_prompt(field: str | None, message: str, told: tuple[
     named = error_of_prompt(error, 3, prompts=4)
     assert (named.field, named.message) == told
     assert error_of_prompt(error, 0, prompts=1) is error
+
+
+def test_an_error_names_the_part_that_was_sent() -> None:
+    sent = {"messages[0].parts[0]": "messages[0].content[1]"}
+    [part] = sent
+    error = ErrorInfo(code="bad_request", message=f"{part}: is cut", field=part)
+    named = error_as_sent(error, sent, 0, prompts=1)
+    assert (named.field, named.message) == ("messages[0].content[1]", "messages[0].content[1]: is cut")
+    assert error_as_sent(error, {}, 0, prompts=1) is error
+    prompt = ErrorInfo(code="bad_request", message="too long", field="prompt")
+    assert error_as_sent(prompt, {}, 3, prompts=4).field == "prompt[3]"

@@ -22,6 +22,7 @@ from millstream.batch.rows.line_splitter import InputLine
 from millstream.batch.run.model_watch import OnChange
 from millstream.batch.run.run_options import RunOptions
 from millstream.errors import InvalidRequest
+from millstream.openai.messages.image_parts import image_paths
 from millstream.wire.state.queue_info import ModelIdentity
 
 SHOWN_LINES = 5
@@ -163,15 +164,27 @@ class Survey:
             return mark == row_digests.of_raw(line.data)
         try:
             if row_digests.is_of_job(mark):
-                media = self._options.media
-                if media is not None and not media.sees(fields["body"]):
+                digest = digest_of(custom_id, fields, self._options.media)
+                if not self._sees_files(line, fields["body"]):
                     return True  # a file that is away now has not changed: its answer stays
-                digest = digest_of(custom_id, fields, media)
                 return mark == row_digests.of_digest(digest) and not self._moved(fields)
             self._options.row_of(line, custom_id, fields)
         except LineFault as fault:
             return mark == _of_fault(fault)
         return False
+
+    def _sees_files(self, line: InputLine, body: Mapping[str, Any]) -> bool:
+        """True if all files can be looked at that an answered line names. Raises InvalidRequest if there is
+        no folder of theirs: answers would be lost, or lines without one refused.
+        """
+        if self._options.media is not None:
+            return self._options.media.sees(body)
+        if not any(image_paths(body.get("messages"))):
+            return True
+        if self._options.on_change is OnChange.KEEP:
+            return False
+        problem = "was answered from files; give their folder (--media), or --keep-answers"
+        raise InvalidRequest("media", None, f"line {line.number} {problem}")
 
     def _moved(self, fields: Mapping[str, Any]) -> bool:
         """True if another model would answer the line now."""

@@ -16,7 +16,7 @@ from millstream.client.jobs.count_jobs import PromptTokens
 from millstream.client.submit.requests import JobFields
 from millstream.errors import InvalidRequest, JobFailed, MillstreamError
 from millstream.openai.api_error import failure
-from millstream.openai.prompt_list import error_of_prompt
+from millstream.openai.prompt_list import error_as_sent
 from millstream.openai.request_body import DEFAULT_QUEUE
 from millstream.wire.messages.job_messages import Result
 
@@ -84,7 +84,7 @@ class LineCounts:
             counts = [one for one in own if isinstance(one, PromptTokens)]
             if len(counts) < len(own):
                 place, error = next((i, one) for i, one in enumerate(own) if isinstance(one, MillstreamError))
-                self._found.refuse(row.line, _fault(error, place, row.prompts))
+                self._found.refuse(row.line, _fault(error, row, place))
                 self._found.findings.drop(row.sampling, row.prompts)
                 continue
             self.tokens += sum(count.tokens for count in counts)
@@ -92,10 +92,10 @@ class LineCounts:
                 self.estimated.add(queue)
 
 
-def _fault(error: MillstreamError, place: int, prompts: int) -> LineFault:
+def _fault(error: MillstreamError, row: BatchLine, place: int) -> LineFault:
     """The reason why the line cannot run. Raises the error if it is none of the line's."""
     if isinstance(error, JobFailed) and isinstance(error.result, Result) and error.result.error:
-        told = failure(error_of_prompt(error.result.error, place, prompts))
+        told = failure(error_as_sent(error.result.error, row.named, place, row.prompts))
         named = f"body.{told.param}" if told.param else None
         return LineFault(error.reason, told.message, named)
     if isinstance(error, InvalidRequest):

@@ -32,9 +32,13 @@ class RowLoader:
             await self._media.close()
 
     async def load(self, row: BatchLine) -> BatchLine | MillstreamError:
-        """The row as it is sent, or what is wrong with it now."""
+        """The row as it is sent, or what is wrong with it now. Raises what is no row's fault: InvalidRequest
+        for an input that cannot be read any more, MachineProblem.
+        """
+        if not row.files:
+            return await asyncio.to_thread(self._again, row)
         try:
-            return await self._with_images(row) if row.files else await asyncio.to_thread(self._again, row)
+            return await self._with_images(row)
         except InvalidRequest as error:
             return error
 
@@ -62,7 +66,7 @@ class RowLoader:
         whole = request.model_copy(update={"images": tuple(images)})
         return replace(row, requests=(whole,), late_bytes=MAX_MESSAGE_BYTES - left, light=row)
 
-    def _again(self, row: BatchLine) -> BatchLine:
+    def _again(self, row: BatchLine) -> BatchLine | InvalidRequest:
         with InputFile(self._source) as lines:
             line = lines.line_at(row.place, row.line)
         try:
@@ -72,6 +76,5 @@ class RowLoader:
                     return replace(row, requests=found.requests, encoded=found.encoded, light=row)
         except LineFault:
             pass
-        raise InvalidRequest(
-            "messages", self._source.name, "the line has changed while the run was under way"
-        )
+        problem = "the line has changed while the run was under way"
+        return InvalidRequest("messages", self._source.name, problem)

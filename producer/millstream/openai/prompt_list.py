@@ -4,7 +4,7 @@ of theirs: the choices of prompt p have the places p·n to p·n + n - 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from millstream.errors import InvalidRequest
@@ -90,12 +90,26 @@ def _joined_timing(timings: Sequence[Timing]) -> Timing:
     return Timing(**made)
 
 
+def error_as_sent(error: ErrorInfo, sent: Mapping[str, str], place: int, prompts: int) -> ErrorInfo:
+    """The error of one of so many prompts, or of a chat, by the field that was sent. `sent`: as RequestImages
+    has it.
+    """
+    return _renamed(error, sent.get(error.field or "")) or error_of_prompt(error, place, prompts)
+
+
 def error_of_prompt(error: ErrorInfo, place: int, prompts: int) -> ErrorInfo:
     """The error of one of so many prompts, by the name that this has among them."""
     name, *rest = (error.field or "").partition("[")
     if prompts == 1 or name not in ("prompt", "token_ids"):
         return error
-    field, told = f"prompt[{place}]{''.join(rest)}", error.message
+    return _renamed(error, f"prompt[{place}]{''.join(rest)}") or error
+
+
+def _renamed(error: ErrorInfo, field: str | None) -> ErrorInfo | None:
+    """The same error of a field by its other name; None: it has none."""
+    if field is None:
+        return None
+    told = error.message
     if told.startswith(str(error.field)):
         told = field + told.removeprefix(str(error.field))
     return error.model_copy(update={"field": field, "message": told})

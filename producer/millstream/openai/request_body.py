@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
@@ -20,7 +20,7 @@ from millstream.openai.fields.field_table import Treatment, names_of
 from millstream.openai.fields.value_forms import sampling_values, turn_values
 from millstream.openai.format_fields import deprecated_in, format_field, format_of
 from millstream.openai.messages.chat_messages import chat_input
-from millstream.openai.messages.image_parts import FileReader
+from millstream.openai.messages.image_parts import FileReader, RequestImages
 from millstream.openai.messages.message_content import predicted_text
 from millstream.openai.prompt_list import prompt_inputs
 from millstream.openai.unsupported_field import UnsupportedField
@@ -36,12 +36,13 @@ COMPLETION_MAX_TOKENS = 16  # the API's default for /v1/completions; chat has no
 
 @dataclass(frozen=True, slots=True)
 class RequestBody:
-    """`requests`: one for each prompt of a list; of any other body one."""
+    """`requests`: one for each prompt of a list; of any other body one. `sent`: as RequestImages has it."""
 
     requests: tuple[Request, ...]
     queue: str
     ignored: tuple[str, ...]  # names of fields without effect
     deprecated: tuple[str, ...] = ()  # names of fields that have newer ones, for another
+    sent: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def request(self) -> Request:
@@ -89,7 +90,8 @@ def _read(
     done = names_of(Treatment.DONE, endpoint)
     given = {name: value for name, value in body.items() if value is not None and name in done}
     is_chat = endpoint is ApiEndpoint.CHAT
-    inputs = [("messages", chat_input(given, files))] if is_chat else prompt_inputs(given.get("prompt"))
+    images = RequestImages(files=files)
+    inputs = [("messages", chat_input(given, images))] if is_chat else prompt_inputs(given.get("prompt"))
     if len(inputs) > 1 and given.get("return_token_ids"):
         problem = "not supported with several prompts; send each in a request of its own"
         raise UnsupportedField("return_token_ids", True, problem)
@@ -104,7 +106,7 @@ def _read(
     except ValidationError as error:
         raise _named(error, given, inputs[len(requests)][0]) from None  # the cause shows the input
     queue = queue or _queue(given.get("model", DEFAULT_QUEUE))
-    return RequestBody(tuple(requests), queue, ignored, deprecated_in(given))
+    return RequestBody(tuple(requests), queue, ignored, deprecated_in(given), images.sent)
 
 
 def _shared(endpoint: ApiEndpoint, given: Mapping[str, Any]) -> dict[str, Any]:

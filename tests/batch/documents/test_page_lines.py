@@ -75,6 +75,64 @@ def test_documents_are_joined(tmp_path: Path) -> None:
     }
 
 
+def unfinished(folder: Path, *pages: int) -> Path:
+    """The output of a run that reads seven pages of a.pdf and an image, and has answered these pages."""
+    names = [f"a.pdf#page={page}" for page in range(1, 8)]
+    write_lines(folder / "in.jsonl", [*({"custom_id": name} for name in (*names, "b.png", 3)), "text"])
+    run = {"run": "r", "model": None, "out": "out.jsonl"}
+    other, begun = ({"in": str(folder / name), "queue": None, "model": None} for name in ("x", "in.jsonl"))
+    write_lines(folder / "out.run.jsonl", [run, other, begun, {"queue": "q", "jobs": ["1"]}])
+    write_lines(folder / "out.jsonl", [answer(f"a.pdf#page={page}", f"text {page}") for page in pages])
+    return folder / "out.jsonl"
+
+
+def cut(path: Path, row: dict[str, Any]) -> bytes:
+    """The file now, with a part of one more row."""
+    with path.open("ab") as file:
+        file.write(json.dumps(row).encode()[:-5])
+    return path.read_bytes()
+
+
+def test_pages_that_an_unfinished_run_has_not_answered(tmp_path: Path) -> None:
+    """Its files may be written just now: each may end with a part of a row, and is left as it is."""
+    out = unfinished(tmp_path, 2, 1)
+    write_lines(tmp_path / "out.errors.jsonl", [failed("a.pdf#page=4")])
+    paths = [out, tmp_path / "out.errors.jsonl", tmp_path / "out.run.jsonl"]
+    before = [
+        cut(path, {"custom_id": "a.pdf#page=5", "in": "y", "queue": None, "error": 1}) for path in paths
+    ]
+    joined = JoinedDocuments(out)
+    assert joined.failed == {
+        "a.pdf": {3: NO_ROW, 4: "invalid_field", 5: NO_ROW, 6: NO_ROW, 7: NO_ROW},
+        "b.png": {0: NO_ROW},
+    }
+    assert (joined.torn, joined.has_lines) == (paths[:2], True)
+    text, image = (path.read_text() for path in joined.write(tmp_path))
+    assert text.startswith("text 1\n\ntext 2\n\n<!-- page 3 has no answer (no_row) -->")
+    assert text.endswith("<!-- page 7 has no answer (no_row) -->\n")
+    assert image == "<!-- page 0 has no answer (no_row) -->\n"
+    assert [path.read_bytes() for path in paths] == before
+
+
+def test_lines_of_a_run_may_be_given_or_away(tmp_path: Path) -> None:
+    """Without them the pages behind the last row are not known, and that is said."""
+    out = unfinished(tmp_path, 1, 3)
+    moved = (tmp_path / "in.jsonl").rename(tmp_path / "moved.jsonl")
+    joined = JoinedDocuments(out)
+    assert (joined.has_lines, dict(joined.failed)) == (False, {"a.pdf": {2: NO_ROW}})
+    joined = JoinedDocuments(out, moved)
+    assert (joined.has_lines, list(joined.failed["a.pdf"])) == (True, [2, 4, 5, 6, 7])
+    (tmp_path / "out.run.jsonl").unlink()
+    assert not JoinedDocuments(out).has_lines
+    moved.rename(tmp_path / "out.run.stdin")  # of standard input a run keeps a copy
+    assert len(JoinedDocuments(out).failed["a.pdf"]) == 5
+
+
+def test_rows_that_are_not_packed_yet_are_read(tmp_path: Path) -> None:
+    unfinished(tmp_path, *range(1, 8)).rename(tmp_path / "out.jsonl.gz.part")
+    assert JoinedDocuments(tmp_path / "out.jsonl.gz").failed["b.png"] == {0: NO_ROW}
+
+
 @pytest.mark.parametrize("name", ["../a", "/a", "a/../../b", "\0"])
 def test_documents_stay_below_their_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / "out.jsonl").write_text(json.dumps(answer(name, "x")) + "\n")
@@ -82,8 +140,15 @@ def test_documents_stay_below_their_folder(tmp_path: Path, name: str) -> None:
         JoinedDocuments(tmp_path / "out.jsonl").write(tmp_path / "into")
 
 
+@pytest.mark.parametrize("end", ["\n", "", "\n{}\n"])
 @pytest.mark.parametrize("row", ["text", "[]", '{"custom_id": "a"}', '{"custom_id": 1, "error": {"a": 1}}'])
-def test_another_file_is_refused(tmp_path: Path, row: str) -> None:
-    (tmp_path / "out.jsonl").write_text(f"{row}\n")
+def test_another_file_is_refused(tmp_path: Path, row: str, end: str) -> None:
+    (tmp_path / "out.jsonl").write_text(f"{row}{end}")
+    with pytest.raises(InvalidRequest, match="line 1 is no row of a batch run"):
+        JoinedDocuments(tmp_path / "out.jsonl")
+
+
+def test_a_part_of_a_row_stands_at_the_end_only(tmp_path: Path) -> None:
+    (tmp_path / "out.jsonl").write_text('{"custom_id": "a\n')
     with pytest.raises(InvalidRequest, match="line 1 is no row of a batch run"):
         JoinedDocuments(tmp_path / "out.jsonl")

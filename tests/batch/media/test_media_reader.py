@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import json
+import os
 import signal
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from PIL import Image
@@ -19,7 +22,7 @@ from millstream.batch.media import page_process, pdf_pages
 from millstream.batch.media.media_folder import MediaFolder, PageFormat
 from millstream.batch.media.media_reader import MediaReader
 from millstream.batch.media.page_process import PageProcess
-from millstream.batch.media.pdf_pages import PageProblem, page_count, rendered
+from millstream.batch.media.pdf_pages import MachineProblem, PageProblem, page_count, rendered
 
 
 def read(folder: MediaFolder, given: str) -> bytes:
@@ -150,17 +153,81 @@ async def test_the_end_of_a_process_waits_for_no_reader(tmp_path: Path) -> None:
         await process.end()
 
 
+def _no_more_files(*_: object, **__: object) -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.pdf#page=1"])
+async def test_a_machine_without_files_is_no_fault_of_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "a.png").write_bytes(png(3))
+    (tmp_path / "a.pdf").write_bytes(pdf(0.0))
+    media = MediaFolder.of(tmp_path)
+    page, reader = media.page_of("", name), MediaReader(media, processes=1)
+    monkeypatch.setattr(pdf_pages.os, "open", _no_more_files)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", _no_more_files)
+    with pytest.raises(MachineProblem, match=r"\(Too many open files\); no page is at fault: start the same"):
+        await reader.read(page)
+
+
+async def test_a_process_that_cannot_start_is_no_fault_of_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.pdf").write_bytes(pdf(0.0))
+    media = MediaFolder.of(tmp_path)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(MachineProblem, match="no process that renders pages can be started"):
+        await MediaReader(media, processes=1).read(media.page_of("", "a.pdf#page=1"))
+
+
+def _answers(*asked: object) -> list[bytes]:
+    replies = io.BytesIO()
+    page_process.serve(io.BytesIO(b"".join(json.dumps(one).encode() + b"\n" for one in asked)), replies)
+    return replies.getvalue().split(b"\n")
+
+
+def test_a_process_without_files_tells_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pdf_pages.os, "open", _no_more_files)
+    [reply, _] = _answers([str(tmp_path / "a.pdf"), [0, 0, 0, 0], 1, 72, "png"])
+    lacking = f"{tmp_path / 'a.pdf'} cannot be opened (Too many open files)"
+    assert json.loads(reply) == [0, "", lacking]
+
+
+async def test_a_process_that_lacks_files_renders_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so of one page, and is kept."""
+    (tmp_path / "a.pdf").write_bytes(pdf(0.0))
+    media = MediaFolder.of(tmp_path)
+    reader = MediaReader(media, processes=1)
+
+    class Process:
+        said: ClassVar = [MachineProblem("no files"), png(1)]
+
+        async def render(self, *_: object) -> bytes:
+            if isinstance(said := self.said.pop(0), bytes):
+                return said
+            raise said
+
+        async def end(self) -> None:
+            """There is no process."""
+
+    reader._idle.append(Process())  # type: ignore[arg-type]
+    with pytest.raises(MachineProblem, match="no files; no page is at fault"):
+        await reader.read(media.page_of("", "a.pdf#page=1"))
+    assert await reader.read(media.page_of("", "a.pdf#page=1")) == png(1)
+
+
 def test_a_process_answers_each_request(tmp_path: Path) -> None:
     (tmp_path / "a.pdf").write_bytes(pdf(0.0))
     page = MediaFolder.of(tmp_path).page_of("", "a.pdf#page=1")
     asked = [[str(page.path), page.seen, 1, 72, "png"], [str(page.path), page.seen, 2, 72, "png"]]
     asked.append(["/none.pdf", page.seen, 1, 72, "png"])
-    replies = io.BytesIO()
-    page_process.serve(io.BytesIO(b"".join(json.dumps(one).encode() + b"\n" for one in asked)), replies)
-    head, rest = replies.getvalue().split(b"\n", 1)
-    size, problem = json.loads(head)
-    assert (rest[:4], problem) == (b"\x89PNG", "")
+    head, rest = b"\n".join(_answers(*asked)).split(b"\n", 1)
+    size, *problems = json.loads(head)
+    assert (rest[:4], problems) == (b"\x89PNG", ["", ""])
     assert [json.loads(line) for line in rest[size:].splitlines()] == [
-        [0, "has 1 pages"],
-        [0, "cannot be read (No such file or directory)"],
+        [0, "has 1 pages", ""],
+        [0, "cannot be read (No such file or directory)", ""],
     ]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from millstream.batch.rows.batch_lines import BatchLine
+from support.wire.image_files import data_url, png
+
+from millstream.batch.row_loader import RowLoader
+from millstream.batch.rows.batch_lines import BatchLine, read_row
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.output_rows import (
     answer_row,
@@ -18,6 +21,7 @@ from millstream.batch.rows.output_rows import (
 from millstream.errors import Conflict, InvalidRequest, JobCancelled, JobExpired, JobFailed, NotFound
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.api_error import api_error
+from millstream.wire.keys import Lane
 from millstream.wire.messages.choices import Choice, TokenLogprob, TopLogprob
 from millstream.wire.messages.job_messages import ErrorInfo, Request, Result, State, Timing, Usage
 from millstream.wire.messages.tools import FunctionCall, ToolCall
@@ -116,6 +120,21 @@ def test_a_failed_job_names_the_field_of_the_line() -> None:
     assert row["response"] == {"status_code": 400, "request_id": "0-abc", "body": api_error(end).body()}
     inner = row["response"]["body"]["error"]
     assert inner == said | {"param": "max_tokens", "type": "invalid_request_error"}
+
+
+def test_a_failed_job_names_the_part_that_the_line_has() -> None:
+    part = "messages[0].parts[0]"
+    content = [{"type": "text", "text": ""}, {"type": "image_url", "image_url": {"url": data_url(png())}}]
+    body = {"messages": [{"role": "user", "content": content}]}
+    line = {"custom_id": "a", "url": "/v1/chat/completions", "body": body}
+    row = RowLoader.with_light(replace(read_row(1, "a", line, lane=Lane.BATCH, tenant=""), size=10**6), 0)
+    assert row.light is not None
+    error = ErrorInfo(code="bad_request", message=f"{part}: is cut", field=part)
+    end = JobFailed("0-a", error.code, error.message, Result(state=State.FAILED, error=error))
+    told = failure_row(row.light, "0-a", end)
+    where = "messages[0].content[1]"
+    assert (told["error"]["param"], told["error"]["message"]) == (f"body.{where}", f"{where}: is cut")
+    assert told["response"]["body"]["error"]["param"] == where
 
 
 def test_other_ends_without_an_answer() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from support.workers.answering_worker import answering, completion, read_rows
 from support.workers.hand_worker import register
 
 from millstream import AsyncClient, InvalidRequest, run_batch
+from millstream.batch.media import media_reader
 from millstream.batch.media.media_folder import MediaFolder
+from millstream.batch.media.pdf_pages import MachineProblem
+from millstream.batch.run.model_watch import OnChange
 from millstream.batch.run.run_options import RunOptions
 from millstream.wire.keys import QueueKeys
 from millstream.wire.messages.job_messages import Request
@@ -114,6 +118,74 @@ async def test_a_job_that_is_lost_is_read_again(place: BatchFiles, media: Path) 
         summary = await place.run(options)
     assert summary.completed == 2
     assert told(place) == {"file": digests(png(1)), "large": digests(png(2))}
+
+
+async def test_answers_stay_while_their_files_are_away(place: BatchFiles, media: Path) -> None:
+    """Only a file that is another one now has its line answered anew; one that is away is no change."""
+    (media / "3.png").write_bytes(png(3))
+    place.write(line("kept", "1.png"), line("changed", "2.png"), line("late", "none.png"))
+    options = RunOptions(media=MediaFolder.of(media))
+    with answering(place.server.url, answer=shown) as worker:
+        assert (await place.run(options)).completed == 2
+        (media / "1.png").rename(media / "away")
+        assert (await place.run(options)).skipped == 3
+        (media / "2.png").write_bytes(png(4))
+        with pytest.raises(InvalidRequest, match=r"1 line has changed since it was answered \(2\)"):
+            await place.run(options)
+        redone = replace(options, on_change=OnChange.REDO, retry_failed=True)
+        assert (await place.run(redone)).skipped == 1
+        assert told(place) == {"kept": digests(png(1)), "changed": digests(png(4))}
+        [error] = [row["error"]["message"] for row in read_rows(place.errors)]
+        assert f"cannot be read below {media} (No such file or directory) (got 'none.png')" in error
+        (media / "away").rename(media / "1.png")
+        assert (await place.run(replace(redone, retry_failed=False))).skipped == 3
+    assert worker.computed_once() == 3
+
+
+async def test_a_forgotten_folder_costs_no_answer(place: BatchFiles, media: Path) -> None:
+    lines = [line("file", "1.png"), line("data", data_url(png(9)))]
+    place.write(*lines)
+    with answering(place.server.url, answer=shown) as worker:
+        assert (await place.run(RunOptions(media=MediaFolder.of(media)))).completed == 2
+        told_of = "media: line 1 was answered from files; give their folder"
+        for change in (OnChange.STOP, OnChange.REDO):
+            with pytest.raises(InvalidRequest, match=told_of):
+                await place.run(RunOptions(on_change=change))
+        place.write(*lines, line("more", data_url(png(5))))
+        more = await place.run(RunOptions(on_change=OnChange.KEEP))
+        assert (more.skipped, more.completed) == (2, 1)
+    shades = {"file": 1, "data": 9, "more": 5}
+    assert told(place) == {name: digests(png(shade)) for name, shade in shades.items()}
+    assert worker.computed_once() == 3
+
+
+async def test_a_line_that_lost_its_body_has_changed(place: BatchFiles, media: Path) -> None:
+    options = RunOptions(media=MediaFolder.of(media))
+    place.write(line("file", "1.png"))
+    with answering(place.server.url, answer=shown):
+        await place.run(options)
+    place.write({"custom_id": "file", "url": "/v1/chat/completions"})
+    with pytest.raises(InvalidRequest, match="1 line has changed since it was answered"):
+        await place.run(options)
+
+
+async def test_a_machine_without_files_ends_the_run(
+    place: BatchFiles, media: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row has its error, and the run goes on later."""
+    place.write(line("1", "1.png"), line("2", "2.png"))
+    options = RunOptions(media=MediaFolder.of(media))
+
+    def lacking(*_: object) -> None:
+        raise MachineProblem("1.png cannot be opened (Too many open files)")
+
+    with answering(place.server.url, answer=shown):
+        with monkeypatch.context() as patched:
+            patched.setattr(media_reader, "opened", lacking)
+            with pytest.raises(MachineProblem, match="no page is at fault: start the same command again"):
+                await place.run(options)
+        assert (read_rows(place.out), read_rows(place.errors)) == ([], [])
+        assert (await place.run(options)).completed == 2
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from support.batch_files import BatchFiles
 from support.commands import assert_refused, invoke
 from support.wire.image_files import png
 from support.wire.pdf_files import pdf
-from support.workers.answering_worker import answering
+from support.workers.answering_worker import answering, write_lines
 from support.workers.hand_worker import register
 
 from millstream.wire.keys import QueueKeys
@@ -45,6 +45,33 @@ def test_from_files_to_documents(batch: BatchFiles) -> None:
     assert joined.exit_code == 1
     assert "2.png has no answer (invalid_field)" in joined.stderr
     assert (batch.folder / "read" / "1.png.md").read_text() == f"{len(png(1))} bytes\n"
+
+
+def test_an_unfinished_run_names_what_is_missing(batch: BatchFiles) -> None:
+    named = [*(f"a.pdf#page={page}" for page in range(1, 10)), "b.pdf#page=1"]
+    batch.write(*({"custom_id": name} for name in named))
+    body = {"choices": [{"message": {"content": "text"}}]}
+    rows = [
+        {"custom_id": f"a.pdf#page={page}", "response": {"body": body}, "error": None} for page in (2, 4, 5)
+    ]
+    write_lines(batch.out, rows)
+    with batch.out.open("a") as file:
+        file.write('{"custom_id": "a.pdf#pa')
+    write_lines(batch.run_file, [{"in": str(batch.source), "queue": None, "model": None}])
+    join = ("batch", "pages", "--join", batch.out)
+    told = [line.removeprefix("millstream: warning: ") for line in invoke(*join).stderr.splitlines()]
+    assert told == [
+        f"{batch.out} ends with a part of a row, which is left out: the run was cut off, or goes on",
+        "a.pdf, pages 1, 3, 6-9 have no answer (no_row)",
+        "b.pdf, page 1 has no answer (no_row)",
+        "start the run again for pages that have no row (no_row), and join then",
+    ]
+    moved = batch.source.rename(batch.folder / "moved")
+    done = invoke(*join)
+    assert (done.exit_code, "a.pdf, pages 1, 3 have no answer" in done.stderr) == (1, True)
+    assert "the run's lines are away: last pages may be missing" in done.stderr
+    assert "b.pdf, page 1 has no answer" in invoke(*join, "--lines", moved).stderr
+    assert_refused("--lines: goes with --join", "batch", "pages", "a.png", "--lines", moved)
 
 
 def test_files_that_are_none(batch: BatchFiles, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ def batches(client: openai.OpenAI) -> None:
 def refused(client: openai.OpenAI) -> None:
     for url, said in (("https://127.0.0.1/page.png", "URL"), (page("red")[:-40], "image")):
         error = refusal(client, url)
-        assert error.param in ("messages[0].content[0].image_url.url", "messages[0].parts[0]"), error.param
+        assert error.param in ("messages[0].content[0].image_url.url", "messages[0].content[0]"), error.param
         assert said in error.message, error.message
 
 

@@ -147,6 +147,76 @@ def test_text_rows_pass_pages_that_wait_to_be_encoded() -> None:
     assert not _encoded(rig)
 
 
+def _owing(rig: Rig) -> FeaturePool:
+    """No unit is encoded beside a row that somebody waits for, until `_owed_s` is 0."""
+    pool = rig.scheduler.images
+    assert pool is not None
+    pool._owed_s = 1e9
+    return pool
+
+
+@pytest.mark.parametrize("lacking", ["slots", "blocks"])
+def test_no_row_gives_way_to_an_image_that_is_to_wait(lacking: str) -> None:
+    """Of a lower lane. Once a step encodes again, one does."""
+    sizes = {"max_rows": 2, "blocks": 64} if lacking == "slots" else {"max_rows": 4, "blocks": 16}
+    rig = _rig(step_time_target_s=1.0, prefix_cache=False, **sizes)
+    chat, low, page = ask(1, 4, 20, priority=0), ask(2, 22, 12, priority=1), _about(3, PAGE, 3, priority=0)
+    _hold(rig, page)
+    rig.add(chat, low)
+    rig.steps(2)
+    pool = _owing(rig)
+    rig.add(page)
+    rig.steps(3)
+    assert (rig.scheduler.stats().preemptions_total, _encoded(rig)) == (0, [])
+    pool._owed_s = 0.0
+    rig.steps(3)
+    assert rig.scheduler.stats().preemptions_total == 1
+    assert PAGE in _encoded(rig)
+    rig.run()
+
+
+def test_a_prompt_leaves_nothing_to_an_image_that_is_to_wait() -> None:
+    """A long prompt of a lower lane takes the whole step, until the image's row may join."""
+    rig = _rig(step_time_target_s=1.0, max_step_tokens=16, blocks=100)
+    chat, page, long = ask(1, 4, 80, priority=0), _about(2, PAGE, 3, priority=0), ask(3, 150, 2, priority=1)
+    _hold(rig, page)
+    rig.add(chat)
+    rig.steps(3)
+    rig.add(long)
+    rig.steps(1)
+    pool = _owing(rig)
+    rig.add(page)
+    before = len(rig.plans)
+    rig.steps(2)
+    whole = [plan.token_count for plan in rig.plans[before:]]
+    pool._owed_s = 0.0
+    rig.steps(1)
+    assert whole == [16, 16]
+    assert PAGE in _encoded(rig)
+    rig.run()
+
+
+def test_an_image_behind_blocks_from_the_host_begins() -> None:
+    """A row joins as its text is to be computed, and is behind that at once: one unit is granted."""
+    rig = _rig(step_time_target_s=1.0, blocks=22, host_blocks=40)
+    page = _about(2, 40, PAGE, 3, priority=1)
+    _hold(rig, page)
+    rig.add(ask(1, 4, 60, priority=0))
+    rig.steps(3)
+    _owing(rig)
+    rig.add(page)
+    rig.steps(1)
+    rig.add(ask(3, 70, 3, priority=0))
+    for _ in range(20):
+        assert not _encoded(rig)
+        rig.steps(1)
+        if rig.scheduler.stats().swapped_in_total:
+            break
+    assert rig.scheduler.stats().swapped_in_total > 0
+    assert _encoded(rig) == [PAGE]
+    rig.run()
+
+
 def test_an_image_that_is_not_held_is_refused() -> None:
     refused = _rig().scheduler.add(_about(1, PAGE, 3), 0.0)
     assert refused is not None
@@ -168,6 +238,12 @@ def test_a_chunk_ends_before_what_the_step_cannot_encode() -> None:
     assert EncodeChoice(2).fitting(placed, 0, 10) == 7
     assert EncodeChoice(3).fitting(placed, 0, 10) == 10
     assert not EncodeChoice(0).may_begin(placed, 2)
+    granted = EncodeChoice(0)
+    granted.grant()
+    assert granted.may_begin(placed, 2)
+    assert (granted.fitting(placed, 0, 10), len(granted.chosen)) == (4, 1)
+    assert granted.may_begin(placed, 3)  # of the unit that is encoded
+    assert not granted.may_begin(placed, 6)
     assert EncodeChoice(0).may_begin(placed, 5)
 
 

@@ -12,6 +12,7 @@ from support.wire.image_files import data_url, png
 from support.workers.counting_worker import until, until_read
 from support.workers.hand_worker import HandWorker
 
+from millstream import ErrorInfo, State
 from millstream.gateway.gateway_settings import GatewaySettings
 from millstream.wire.versions import TAKEN
 
@@ -52,6 +53,25 @@ async def test_a_worker_gets_the_bytes(worker: HandWorker, client: openai.AsyncO
         answer = await asking
         told = [chunk async for chunk in answer][-1].usage if streamed else answer.usage
         assert told.prompt_tokens_details.to_dict()["image_tokens"] == 64
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_refusal_names_the_part_that_was_sent(
+    worker: HandWorker, client: openai.AsyncOpenAI, streamed: bool
+) -> None:
+    """A worker names the part of the request that it got: texts beside each other are one there."""
+    await tells(worker, client, "text", "image", **READS_IMAGES)
+    asked = chat(png(1), stream=streamed)
+    asked["messages"][0]["content"][:0] = [{"type": "text", "text": text} for text in "ab"]
+    asking: asyncio.Task[Any] = asyncio.ensure_future(client.chat.completions.create(**asked))
+    job = await worker.take()
+    message = "messages[0].parts[1]: cannot be read (got 9 bytes)"
+    await job.end(State.FAILED, error=ErrorInfo(code="bad_request", message=message, field=message[:20]))
+    with pytest.raises(openai.APIError) as caught:
+        async for _ in await asking:
+            pass
+    assert caught.value.param == "messages[0].content[2]"
+    assert "messages[0].content[2]: cannot be read (got 9 bytes)" in caught.value.message
 
 
 async def test_text_has_no_image_tokens(worker: HandWorker, client: openai.AsyncOpenAI) -> None:

@@ -156,7 +156,7 @@ async def test_nor_does_a_long_answer(write: Callable[..., Any], executor: CpuEx
     assert LONG < ended.size < 2 * LONG
     row = BatchLine(1, "a", ApiEndpoint.CHAT, "default", "0" * 64)
     job_id = ended.record.job_id
-    args = ([job_id], [ended], ApiEndpoint.CHAT, {}) if write is whole_body else (row, [ended])
+    args = ([job_id], [ended], ApiEndpoint.CHAT, {}, {}) if write is whole_body else (row, [ended])
     work = partial(executor.run, "acme", ended.size, write, *args)
     made = await work()
     assert len(made if isinstance(made, bytes) else made.data) > ended.size

@@ -45,6 +45,19 @@ def read(*parts: Any) -> tuple[ChatMessage, tuple[Image, ...]]:
     return message, images.fields().get("images", ())
 
 
+def test_parts_are_known_by_the_fields_that_were_sent() -> None:
+    """Texts beside each other become one part, and empty ones none."""
+    parts = [text(""), text("a"), text("b"), image(), text(""), "c", image()]
+    body = {"messages": [{"role": "system", "content": [text("s")]}, {"role": "user", "content": parts}]}
+    made = read_body(ApiEndpoint.CHAT, body, lane=Lane.BATCH, tenant="")
+    assert made.request.messages is not None
+    assert [part.text for part in made.request.messages[1].parts] == ["ab", None, "c", None]
+    assert made.sent == {
+        f"messages[1].parts[{part}]": f"messages[1].content[{place}]"
+        for part, place in enumerate((1, 3, 5, 6))
+    }
+
+
 @pytest.mark.parametrize(
     "part",
     [

@@ -274,14 +274,28 @@ async def test_more_images_than_the_engine_holds_take_turns(
 async def test_a_drain_leaves_unprepared_jobs_to_others(
     client: AsyncClient, redis_client: Redis, seeing: Work
 ) -> None:
-    async with seeing() as worker:
-        await submit(redis_client, "first", asked(ONE))
-        await result_of(client, "first")
+    """Those that wait for their images when it begins, and one that loses its engine then, with its images:
+    at once, not when the grace period is over.
+    """
+    seeing.hold(2)
+    async with seeing(grace_s=300.0) as worker:
+        await submit(redis_client, "lost", asked(ONE, TWO, stream=True))
+        await until_rows(worker, 1, tokens=2)
         os.kill(worker.components.pool.pids[0], signal.SIGSTOP)
-        await submit(redis_client, "left", asked(TWO))
+        await submit(redis_client, "left", asked(TWO, tenant="b"))
         await until(lambda: bool(worker.components.table.to_prepare()))
+        worker.service.drain()
+        await until(lambda: worker.metric("jobs_released_total") == 1)
+        seeing.kill_engine()
+        await until(lambda: worker.metric("jobs_released_total") == 2, wait_s=15.0)
+    seeing.go(2)
     async with seeing():
-        assert (await result_of(client, "left")).attempts == 2
+        for name, images in {"left": 1, "lost": 2}.items():
+            result = await result_of(client, name)
+            ids = result.choices[0].token_ids
+            assert ids == tuple(range(ids[0], ids[0] + 4))
+            assert (result.attempts, result.usage.output_tokens) == (2, 4)
+            assert (result.usage.image_tokens > 16) is (images == 2)
     await assert_nothing_left(redis_client)
 
 

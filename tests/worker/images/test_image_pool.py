@@ -7,8 +7,10 @@ import contextlib
 import io
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,7 +24,19 @@ from support.workers.image_jobs import png
 
 from millstream_worker.images import nursery_process
 from millstream_worker.images import pool as pool_module
-from millstream_worker.images.messages import BadImage, NurseryConfig, ProcessorFacts
+from millstream_worker.images.messages import (
+    LENGTH,
+    MOST_BYTES,
+    BadImage,
+    ImageData,
+    ImageTokens,
+    NurseryConfig,
+    PackedArray,
+    ProcessorFacts,
+    packed,
+    received,
+    unpacked,
+)
 from millstream_worker.images.nursery_process import (
     NoProcessor,
     NurseryProcess,
@@ -190,6 +204,73 @@ async def test_children_have_bounds_and_no_secrets(checkpoint: Path, monkeypatch
 def test_the_environment_is_what_finds_the_modules() -> None:
     given = nursery_environment({"PATH": "/bin", "AWS_SECRET_ACCESS_KEY": "x", "MILLSTREAM_REDIS_URL": "y"})
     assert set(given) == {"PATH", "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM", "OMP_NUM_THREADS"}
+
+
+class _LivingNursery:
+    """Its children prepare an image, or have been taken over by a hostile one and send `reply`; `stays`: and
+    then no more, until they are killed.
+    """
+
+    is_over = False
+
+    def __init__(self, reply: bytes, *, stays: bool) -> None:
+        self._reply, self._stays = reply, stays
+        self.killed: list[int] = []
+
+    async def fork(self) -> nursery_process.ForkedChild:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        threading.Thread(target=self._serve, args=(theirs,)).start()
+        child = nursery_process.ForkedChild(ours, self)  # type: ignore[arg-type]
+        await child.begin()
+        return child
+
+    def _serve(self, peer: socket.socket) -> None:
+        with peer, contextlib.suppress(EOFError, OSError):
+            peer.sendall(packed(7))
+            _, given = unpacked(received(peer))
+            peer.sendall(self._reply if given == b"hostile" else packed(("done", GOOD)))
+            if self._stays:
+                peer.recv(1)
+
+    def kill(self, pid: int) -> None:
+        self.killed.append(pid)
+
+
+GOOD = ImageData(ImageTokens((5, 6), ((1, 1),)), (PackedArray("pixel_values", "uint8", (2,), b"ab"),))
+HOSTILE: dict[str, bytes] = {
+    "nothing": b"",
+    "no msgpack": LENGTH.pack(1) + b"\xc1",
+    "two messages in one": LENGTH.pack(2) + b"\x01\x02",
+    "half a message": packed(("done", GOOD))[:-1],
+    "depth": LENGTH.pack(5000) + b"\x91" * 5000,
+    "a text that is none": LENGTH.pack(2) + b"\xa1\xff",
+    "a map of lists": LENGTH.pack(3) + b"\x81\x90\x01",
+    "a length above the bound": LENGTH.pack(MOST_BYTES + 2**20 + 1) + bytes(10),
+    "a number": packed(7),
+    "an empty answer": packed(()),
+    "no image": packed(("done",)),
+    "another image": packed(("done", 7)),
+    "tokens that are none": packed(("done", ((("a", 6), ((1, 1),)), ()))),
+    "an array of another size": packed(("done", (GOOD.tokens, (("pixel_values", "uint8", (3,), b"ab"),)))),
+    "a reason that is none": packed(("bad", "other", "text")),
+    "a reason without words": packed(("bad", "damaged")),
+    "words that are none": packed(("bad", "damaged", 7)),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+async def test_the_answers_of_a_child_taken_over(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count as deaths of the decoder: the image is refused, and the next one is prepared."""
+    nursery = _LivingNursery(HOSTILE[what], stays=what not in ("nothing", "half a message"))
+    monkeypatch.setattr(ImagePool, "_fork", lambda _: nursery.fork())
+    deaths: list[int] = []
+    pool = ImagePool(PoolLimits(5.0, 10**8), died=lambda: deaths.append(1))
+    with pytest.raises(BadImage, match="the image decoder died on it twice") as raised:
+        await pool.prepare(b"hostile")
+    assert (raised.value.kind, len(deaths)) == ("died", 2)
+    assert await pool.prepare(b"good") == GOOD
+    assert nursery.killed == [7] * 4  # also the one that was not asked
 
 
 WORKER = """

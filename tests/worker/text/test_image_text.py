@@ -84,6 +84,16 @@ def test_a_prompt_with_images_is_that_of_transformers(
         assert [count for _, count in of_image] == [count for _, count in image.runs]
 
 
+def test_an_image_without_its_features_fails_its_own_job(whole: VisionCheckpoint) -> None:
+    """As a process that its file has taken over may send it: the tokens are placeholders nowhere."""
+    whole.tokenizer.chat_template = TEMPLATE.replace("IMAGE", whole.processor.image_token)
+    text, images = TextModel(whole.tokenizer), tokens_of(whole)
+    images[0] = ImageTokens((5, 6), ((0, 2),))
+    shown, request = ImageText(facts_of(whole), text, spliced=False), asked(*BOTH)
+    with pytest.raises(ValueError, match="other features than its tokens have"):
+        shown.filled(request, text.encode(request), images, thinks=False)
+
+
 def probe_of(whole: VisionCheckpoint, text: TextModel) -> tuple[str, Probe]:
     shown = text.template.with_two_images()
     images = [picture(number, *size) for number, size in enumerate(SIZES)]

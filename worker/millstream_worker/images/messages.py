@@ -15,6 +15,7 @@ import msgpack
 LENGTH = struct.Struct(">I")
 KINDS = ("damaged", "pixels", "frames", "depth", "size", "memory", "died", "time")  # of refused images
 ITEM_BYTES = {"uint8": 1, "bool": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8}
+_MOST_AXES = 8  # of an array
 _LONGEST = 500  # characters of what is said of an image
 MOST_BYTES = 60 * 2**20  # of a prepared image: it goes to the engine in one frame
 
@@ -126,14 +127,32 @@ def image_data(plain: Any) -> ImageData:
     tokens, arrays = plain
     made = ImageData(ImageTokens(*tokens), tuple(PackedArray(*array) for array in arrays))
     for array in made.arrays:
-        if prod(array.shape) * ITEM_BYTES[array.dtype] != len(array.data) or min(array.shape, default=1) < 0:
-            raise ValueError("an array of another size than its shape has")
-    ids = made.tokens.ids
-    if not all(type(token) is int and 0 <= token < 2**31 for token in ids):
-        raise ValueError("tokens that are none")
-    if any(first < 0 or count < 1 or first + count > len(ids) for first, count in made.tokens.runs):
-        raise ValueError("runs beyond the tokens")
+        _check_array(array)
+    _check_tokens(made.tokens)
     return made
+
+
+def _check_array(array: PackedArray) -> None:
+    """An engine makes an array of it, and would end by another."""
+    if type(array.name) is not str or type(array.data) is not bytes:
+        raise ValueError("an array without a name or bytes")
+    if len(array.shape) > _MOST_AXES or not all(type(size) is int and size >= 0 for size in array.shape):
+        raise ValueError("an array without a shape")
+    if prod(array.shape) * ITEM_BYTES[array.dtype] != len(array.data):
+        raise ValueError("an array of another size than its shape has")
+
+
+def _check_tokens(tokens: ImageTokens) -> None:
+    """The runs are in their order, so that a prompt has its features once."""
+    if not all(type(token) is int and 0 <= token < 2**31 for token in tokens.ids):
+        raise ValueError("tokens that are none")
+    end = 0
+    for first, count in tokens.runs:
+        if not type(first) is type(count) is int or first < end or count < 1:
+            raise ValueError("runs that are none")
+        end = first + count
+    if not 0 < end <= len(tokens.ids):
+        raise ValueError("no runs, or some beyond the tokens")
 
 
 def bad_image(kind: Any, problem: Any) -> tuple[str, str]:

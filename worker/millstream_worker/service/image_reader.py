@@ -32,6 +32,7 @@ class ImageReader:
         ImagesUnreadable.
         """
         if self._known is None or info.tokenizer != self._folder:
+            self._known = None  # the processes are another checkpoint's from now on
             self._known = await self._read(text, info)
             self._folder = info.tokenizer
         return self._known

@@ -69,9 +69,15 @@ class ImageText:
         self, request: Request, ids: Sequence[int], images: Sequence[ImageTokens]
     ) -> tuple[list[int], list[Runs]]:
         """Returns the prompt, and for each image the runs of its features in it. `ids`: of the rendered
-        request.
+        request. Raises ValueError for an image that says other things of its features than its tokens do: of
+        it an engine would end.
         """
-        return self._filled("" if self.spliced else self.text.rendered(request), ids, images)
+        text = "" if self.spliced else self.text.rendered(request)
+        whole, runs = self._filled(text, ids, images)
+        for image, own in zip(images, runs, strict=True):
+            if sum(count for _, count in own) != image.features:
+                raise ValueError("an image with other features than its tokens have")
+        return whole, runs
 
     def _filled(
         self, text: str, ids: Sequence[int], images: Sequence[ImageTokens]

@@ -21,8 +21,10 @@ The file's lock is the run's: it is never replaced by another file.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -226,6 +228,18 @@ class RunFile:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise WriteFailed(f"{self.path} cannot be written: {error.strerror}") from error
+
+
+def source_of(path: Path) -> str | None:
+    """The input that the run of this file reads, as the file has it now: a run may be writing it, or there is
+    none. Changes nothing.
+    """
+    found = None
+    with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
+        for line in file:
+            if b'"in"' in line and _is_note(row := json.loads(line)) and "in" in row:
+                found = str(row["in"])
+    return found
 
 
 def line_digest_of(own_id: str) -> str:

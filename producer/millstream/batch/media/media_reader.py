@@ -8,7 +8,7 @@ import os
 
 from millstream.batch.media.media_folder import MediaFolder, MediaPage
 from millstream.batch.media.page_process import PAGE_TIMEOUT_S, PageProcess
-from millstream.batch.media.pdf_pages import PageProblem, opened
+from millstream.batch.media.pdf_pages import MachineProblem, PageProblem, opened
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.codec import MAX_MESSAGE_BYTES
 from millstream.wire.messages.images import problem_of_image
@@ -26,7 +26,7 @@ class MediaReader:
         self._idle: list[PageProcess] = []
 
     async def read(self, page: MediaPage) -> bytes:
-        """The image file. Raises InvalidRequest if it is none, or cannot be read."""
+        """The image file. Raises InvalidRequest if it is none, or cannot be read; MachineProblem."""
         try:
             data = await self._data(page)
         except PageProblem as error:
@@ -63,7 +63,7 @@ class MediaReader:
     async def _rendered(self, process: PageProcess, page: MediaPage) -> bytes:
         try:
             data = await process.render(page, self._folder)
-        except PageProblem:
+        except (PageProblem, MachineProblem):
             self._idle.append(process)
             raise
         except BaseException:

@@ -5,6 +5,7 @@ pypdfium2 and Pillow are imported when they are needed.
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import io
 import os
@@ -12,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from millstream.errors import MissingExtra
+from millstream.errors import MillstreamError, MissingExtra
 
 MAX_DPI = 1200
 MAX_PIXELS = 100_000_000  # of a page, as workers take them
@@ -20,10 +21,19 @@ JPEG_QUALITY = 90
 INSTALL = 'pip install "millstream[pdf]"'
 _SUFFIX = ".pdf"
 _NEEDED = ("pypdfium2", "PIL")
+_OF_MACHINE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN))
 
 
 class PageProblem(ValueError):
     """A page cannot be rendered; the text says why."""
+
+
+class MachineProblem(MillstreamError):
+    """This machine lacks what reading takes, whichever file it is: that ends a run, and is no row's error."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(f"{what}; no page is at fault: start the same command again")
 
 
 def is_pdf(name: str) -> bool:
@@ -46,7 +56,7 @@ def page_count(path: Path) -> int:
 
 
 def rendered(path: Path, seen: tuple[int, ...], page: int, dpi: int, page_format: str) -> bytes:
-    """A page as an image file. Raises PageProblem, OSError, MissingExtra."""
+    """A page as an image file. Raises PageProblem, OSError, MissingExtra, MachineProblem."""
     with opened(path, seen) as file, _Document(file) as document:
         return document.image(page, dpi, page_format)
 
@@ -57,8 +67,13 @@ def seen_of(found: os.stat_result) -> tuple[int, ...]:
 
 
 def opened(path: Path, seen: tuple[int, ...]) -> BinaryIO:
-    """The file that was looked at. Raises OSError, PageProblem if it is another one now."""
-    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    """The file that was looked at. Raises OSError, PageProblem if it is another one now; MachineProblem."""
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno not in _OF_MACHINE:
+            raise
+        raise MachineProblem(f"{path} cannot be opened ({error.strerror})") from error
     file = open(number, "rb")  # noqa: SIM115 - the caller's to close
     if seen_of(os.fstat(number)) != seen:
         file.close()

@@ -51,6 +51,7 @@ class BatchLine:
     place: int = 0  # the byte of the input that it begins at
     late_bytes: int = 0  # the most that it takes, beyond `size`, while it is sent
     light: BatchLine | None = None  # the same without what can be read again
+    named: Mapping[str, str] = field(default_factory=dict)  # fields of its body, as RequestImages has them
 
     @property
     def expected(self) -> str | None:
@@ -145,6 +146,7 @@ def read_row(
         answer_key=_answer_key(body.queue, endpoint, body.requests),
         files=placed,
         late_bytes=min(MAX_MESSAGE_BYTES, sum(page.most_bytes for page in placed.values())),
+        named=body.sent,
     )
 
 

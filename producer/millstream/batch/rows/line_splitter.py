@@ -18,6 +18,7 @@ class InputLine:
     data: bytes | None  # without its end; None: longer than the limit
     limit: int = MAX_LINE_BYTES
     place: int = 0  # the byte of the (decompressed) input that it begins at
+    ended: bool = True  # by a line break: False of a last line that may be torn
 
 
 class LineSplitter:
@@ -50,12 +51,12 @@ class LineSplitter:
     def end(self) -> Iterator[InputLine]:
         """Yields the last line, if nothing ends it."""
         if self._held:
-            yield from self._line(bytes(self._held))
+            yield from self._line(bytes(self._held), ended=False)
 
-    def _line(self, data: bytes) -> Iterator[InputLine]:
+    def _line(self, data: bytes, *, ended: bool = True) -> Iterator[InputLine]:
         self.lines += 1
         data = data.removeprefix(BOM_UTF8) if self.lines == 1 else data
         if len(data) > self._most:
-            yield InputLine(self.lines, None, self._most, self._place)
+            yield InputLine(self.lines, None, self._most, self._place, ended)
         elif data and not data.isspace():
-            yield InputLine(self.lines, data, self._most, self._place)
+            yield InputLine(self.lines, data, self._most, self._place, ended)

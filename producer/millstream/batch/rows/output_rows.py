@@ -10,7 +10,8 @@ from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import INCOMPLETE_OUTPUT, SCHEMA_MISMATCH, FaultCode, LineFault
 from millstream.errors import InvalidRequest, JobCancelled, JobError, JobExpired, JobFailed, MillstreamError
 from millstream.openai.answer_body import answer_body, reused_body, schema_error_of
-from millstream.openai.api_error import ApiError, api_error
+from millstream.openai.api_error import ApiError, api_error, failure
+from millstream.openai.prompt_list import error_as_sent
 from millstream.openai.unsupported_field import UnsupportedField
 from millstream.wire.messages.job_messages import Result
 
@@ -61,7 +62,7 @@ def _ignored(row: BatchLine) -> dict[str, list[str]]:
 
 def failure_row(row: BatchLine, job_id: str, end: JobError) -> dict[str, Any]:
     """The row of a job that was accepted and ended without a full answer. Its response is that of a POST."""
-    told = _told(end)
+    told = _told(row, end)
     response = {"status_code": told.status, "request_id": job_id, "body": told.body()}
     field = f"body.{told.param}" if told.param else None
     return error_row(row, response, told.code, told.message, field)
@@ -90,9 +91,11 @@ def _row(
     return {"id": id, "custom_id": row.custom_id, "response": response, "error": error}
 
 
-def _told(end: JobError) -> ApiError:
+def _told(row: BatchLine, end: JobError) -> ApiError:
     """The error as the API answers it; ends that only a batch's lines have name the job."""
     match end:
+        case JobFailed() if isinstance(end.result, Result) and end.result.error is not None:
+            return failure(error_as_sent(end.result.error, row.named, 0, 1))
         case JobFailed():
             return api_error(end)
         case JobCancelled():

@@ -182,9 +182,14 @@ class LineRun(Generic[C, E, P]):
             if not (size := waiting[0].late_bytes) or not self._window.try_load(size):
                 break
             late.append(waiting.popleft())
+        try:
+            async with asyncio.TaskGroup() as group:
+                loads = [group.create_task(self._load(row)) for row in late]
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
         rows = []
-        for row, found in zip(late, await asyncio.gather(*map(self._load, late)), strict=True):
-            if isinstance(found, BatchLine):
+        for row, load in zip(late, loads, strict=True):
+            if isinstance(found := load.result(), BatchLine):
                 rows.append(found)
             else:
                 self.unsent -= row.prompts

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from millstream.batch.documents.joined_documents import JoinedDocuments
+from millstream.batch.documents.joined_documents import NO_ROW, JoinedDocuments
 from millstream.batch.documents.page_lines import PageLines, prompt_of
 from millstream.batch.files.rowfile import WriteFailed, replaced_file
 from millstream.cli.display.terminal import answers, counted, plain, say, warn
@@ -17,7 +19,7 @@ from millstream.cli.shared.exits import ExitCode
 from millstream.errors import InvalidRequest
 from millstream.json_bytes import json_bytes
 
-_SHOWN = 20  # pages without an answer
+_SHOWN = 20  # documents with pages without an answer, and runs of these pages
 
 
 def pages(
@@ -37,6 +39,10 @@ def pages(
     join: Annotated[
         Path | None, typer.Option(metavar="ANSWERS", help="The output of the run: write its documents.")
     ] = None,
+    lines: Annotated[
+        Path | None,
+        typer.Option(metavar="IN", help="With --join: the run's lines; default: those that its files name."),
+    ] = None,
     into: Annotated[
         Path | None, typer.Option(metavar="DIR", help="With --join: where; default: beside ANSWERS.")
     ] = None,
@@ -50,7 +56,9 @@ def pages(
         if join is not None:
             if files or prompt is not None or out is not None:
                 raise InvalidRequest("--join", str(join), "takes no FILE, --prompt and -o; give --into DIR")
-            whole = _join(join, into or join.parent)
+            whole = _join(join, lines, into or join.parent)
+        elif lines is not None:
+            raise InvalidRequest("--lines", str(lines), "goes with --join")
         elif not files or prompt is None or out is None:
             raise InvalidRequest("FILE", [*map(str, files or ())], "give files, --prompt and -o, or --join")
         else:
@@ -77,13 +85,34 @@ def _write(made: PageLines, out: Path) -> bool:
     return not made.problems
 
 
-def _join(out: Path, into: Path) -> bool:
-    joined = JoinedDocuments(out)
+def _join(out: Path, lines: Path | None, into: Path) -> bool:
+    joined = JoinedDocuments(out, lines)
     for path in joined.write(into):
         answers.out(str(path))
-    failed = [(name, page, code) for name, its in joined.failed.items() for page, code in sorted(its.items())]
-    for name, page, code in failed[:_SHOWN]:
-        warn(f"{plain(name)}{f', page {page}' if page else ''} has no answer ({plain(code)})")
-    if more := len(failed) - _SHOWN if len(failed) > _SHOWN else 0:
+    for path in joined.torn:
+        warn(f"{path} ends with a part of a row, which is left out: the run was cut off, or goes on")
+    pages: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for name, its in joined.failed.items():
+        for page, code in sorted(its.items()):
+            pages[name, code].append(page)
+    for (name, code), some in list(pages.items())[:_SHOWN]:
+        warn(f"{plain(name)}{_told(some)} {'has' if len(some) == 1 else 'have'} no answer ({plain(code)})")
+    if more := sum(map(len, list(pages.values())[_SHOWN:])):
         warn(f"and {counted(more, 'more page')}")
-    return not failed
+    if any(code == NO_ROW for _, code in pages) or joined.torn:
+        warn(f"start the run again for pages that have no row ({NO_ROW}), and join then")
+    if not joined.has_lines:
+        warn("the run's lines are away: last pages may be missing that are not told; give them with --lines")
+    return not (pages or joined.torn)
+
+
+def _told(pages: Sequence[int]) -> str:
+    """The pages of a document, which are sorted; a document without pages has page 0."""
+    runs: list[list[int]] = []
+    for page in pages:
+        if runs and runs[-1][-1] == page - 1:
+            runs[-1][1:] = [page]
+        else:
+            runs.append([page])
+    shown = ["-".join(map(str, run)) for run in runs[:_SHOWN]] + ["…"] * (len(runs) > _SHOWN)
+    return "" if list(pages) == [0] else f", page{'s' * (len(pages) > 1)} {', '.join(shown)}"

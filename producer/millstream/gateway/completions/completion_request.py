@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.client.submit.encoded_prompts import encoded_prompts
@@ -41,6 +41,7 @@ class CompletionRequest:
     include_usage: bool
     service_tier: str | None = None
     ignored: tuple[str, ...] = ()  # names of fields without effect
+    sent: Mapping[str, str] = field(default_factory=dict)  # fields of the body, as RequestImages has them
 
     @property
     def first(self) -> EncodedRequest:
@@ -111,6 +112,7 @@ def _completion_request(endpoint: ApiEndpoint, body: Mapping[str, Any], caller: 
         include_usage=bool(options.get("include_usage")),
         service_tier=tier,
         ignored=(*read.ignored, *check_stream_options(options), *unknown_tier),
+        sent=read.sent,
     )
 
 

@@ -28,7 +28,7 @@ from millstream.openai.answer_body import answer_body, answer_id, schema_error_o
 from millstream.openai.api_endpoint import ApiEndpoint
 from millstream.openai.api_error import NO_RETRY, ApiError, api_error, failure
 from millstream.openai.chunks import Chunks
-from millstream.openai.prompt_list import error_of_prompt, joined_result
+from millstream.openai.prompt_list import error_as_sent, joined_result
 from millstream.wire.messages.job_messages import Result, State
 
 LATER_S = 5.0  # the jobs' own deadline is to end the wait
@@ -53,7 +53,9 @@ class WholeResponder(Responder):
         tenant, size = ends[0].record.tenant, sum(max(LEAST_BYTES, end.size) for end in ends)
         run = self._gateway.executor.run
         try:
-            body = await run(tenant, size, whole_body, job.ids, ends, request.endpoint, request.named)
+            body = await run(
+                tenant, size, whole_body, job.ids, ends, request.endpoint, request.named, request.sent
+            )
         except UnexpectedError as error:
             message = f"reading the stored answer {error}"
             raise ApiError(500, message, "unreadable", headers=NO_RETRY) from None
@@ -82,7 +84,11 @@ class WholeBody(NamedTuple):
 
 
 def whole_body(
-    job_ids: Sequence[str], ends: Sequence[EndedJob], endpoint: ApiEndpoint, named: Mapping[str, str | None]
+    job_ids: Sequence[str],
+    ends: Sequence[EndedJob],
+    endpoint: ApiEndpoint,
+    named: Mapping[str, str | None],
+    sent: Mapping[str, str],
 ) -> WholeBody | MillstreamError | ApiError:
     """The response to a request of these jobs, or the error of one without the partial result."""
     results = []
@@ -92,7 +98,7 @@ def whole_body(
         except ProtocolError as error:
             return error
         if not isinstance(end, Result):
-            return _error_of(end, job_ids.index(ended.record.job_id), len(job_ids))
+            return _error_of(end, sent, job_ids.index(ended.record.job_id), len(job_ids))
         results.append(end)
     result = joined_result(results)
     body = answer_body(endpoint, job_ids[0], result)
@@ -100,12 +106,12 @@ def whole_body(
     return WholeBody(bytes(JSONResponse(body | dict(named)).body), headers)
 
 
-def _error_of(end: JobError, place: int, prompts: int) -> JobError | ApiError:
+def _error_of(end: JobError, sent: Mapping[str, str], place: int, prompts: int) -> JobError | ApiError:
     result = getattr(end, "result", None)
     if not isinstance(result, Result):
         return end
     if isinstance(end, JobFailed) and result.error is not None:
-        return failure(error_of_prompt(result.error, place, prompts))
+        return failure(error_as_sent(result.error, sent, place, prompts))
     end.__dict__["result"] = result.model_copy(update={"choices": ()})
     return end
 
@@ -141,13 +147,15 @@ class StreamResponder(Responder):
         try:
             async with asyncio.TaskGroup() as group:
                 for place, own in enumerate(chunks):
-                    group.create_task(self._tell_one(stream, own, job, place))
+                    group.create_task(self._tell_one(stream, own, job, place, request.sent))
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         if request.include_usage:
             await stream.write(event(chunks[0].of_usage(await job.client.usage(job.ids))))
 
-    async def _tell_one(self, stream: EventStream, chunks: Chunks, job: CompletionJob, place: int) -> None:
+    async def _tell_one(
+        self, stream: EventStream, chunks: Chunks, job: CompletionJob, place: int, sent: Mapping[str, str]
+    ) -> None:
         async with aclosing(job.client.stream(job.ids[place])) as events:
             async for one in events:
                 match one:
@@ -160,7 +168,7 @@ class StreamResponder(Responder):
                         )
                         raise ApiError(500, message, "stream_rewound", headers=NO_RETRY)
                     case EndEvent():
-                        await _check_end(one, job, place)
+                        await _check_end(one, job, place, sent)
 
     async def _write(self, stream: EventStream, data: bytes) -> None:
         if data:
@@ -170,10 +178,10 @@ class StreamResponder(Responder):
             self._first = False
 
 
-async def _check_end(end: EndEvent, job: CompletionJob, place: int) -> None:
+async def _check_end(end: EndEvent, job: CompletionJob, place: int, sent: Mapping[str, str]) -> None:
     """Raises the error of a job that was not completed."""
     if end.state is State.COMPLETED or not await job.ends_by(end.state):
         return
     if end.error is not None:
-        raise failure(error_of_prompt(end.error, place, len(job.ids)))
+        raise failure(error_as_sent(end.error, sent, place, len(job.ids)))
     end.raise_for_state()

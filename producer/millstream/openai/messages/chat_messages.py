@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millstream.errors import InvalidRequest
-from millstream.openai.messages.image_parts import FileReader, RequestImages
+from millstream.openai.messages.image_parts import RequestImages
 from millstream.openai.messages.message_content import content_fields
 from millstream.openai.offered_tools import TOOL_FIELDS, asked_calls, asked_tools, checked
 from millstream.openai.unsupported_field import UnsupportedField
@@ -21,14 +21,13 @@ from millstream.wire.messages.job_messages import ChatMessage
 _ROLES = {"developer": "system"}
 
 
-def chat_input(given: Mapping[str, Any], files: FileReader | None = None) -> dict[str, Any]:
-    """The fields of a request that messages and tools make. `files`: as RequestImages has it. Raises
+def chat_input(given: Mapping[str, Any], images: RequestImages) -> dict[str, Any]:
+    """The fields of a request that messages and tools make; images are added to `images`. Raises
     InvalidRequest.
     """
     messages = given.get("messages")
     if not isinstance(messages, list) or not messages:
         raise InvalidRequest("messages", messages, "give a list of at least one {role, content}")
-    images = RequestImages(files=files)
     asked = {"messages": asked_messages(messages, images)} | images.fields()
     return asked | asked_tools({name: given.get(name) for name in TOOL_FIELDS})
 

@@ -30,12 +30,14 @@ _LOCAL_FORMS = "give a path, the bytes of an image file, a PIL image or a data: 
 
 class RequestImages:
     """The images of one request in their order, each different one once. `local`: paths, bytes and PIL images
-    are taken, too; `files`: paths are, which it reads.
+    are taken, too; `files`: paths are, which it reads. `sent`: the fields of the messages as they were sent,
+    by those of the request's parts: texts beside each other are one part there.
     """
 
     def __init__(self, *, local: bool = False, files: FileReader | None = None) -> None:
         self._local, self._files = local, files
         self._places: dict[bytes, int] = {}
+        self.sent: dict[str, str] = {}
 
     def place_of(self, where: str, part: Mapping[Any, Any]) -> int:
         """Takes the image of a part, whose type is one of IMAGE_FIELDS; returns its place. Raises

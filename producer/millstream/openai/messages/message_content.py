@@ -28,6 +28,7 @@ def content_fields(where: str, content: object, refusal: str, images: RequestIma
     if not isinstance(content, list | tuple) or not any(map(is_image, content)):
         return {"content": text_of(where, content) + refusal}
     parts: list[dict[str, Any]] = []
+    message = where.removesuffix(".content")
     for place, part in enumerate([*content, refusal]):
         path = f"{where}[{place}]"
         if is_image(part):
@@ -38,6 +39,7 @@ def content_fields(where: str, content: object, refusal: str, images: RequestIma
             parts[-1]["text"] += text
         else:
             parts.append({"text": text})
+        images.sent.setdefault(f"{message}.parts[{len(parts) - 1}]", path)
     return {"content": "", "parts": tuple(parts)}
 
 
