@@ -16,14 +16,7 @@ from chaos.mutants import MUTANTS, Mutant
 from millstream.client.streaming.reader import StreamReader
 from millstream.wire.calls import scripts
 
-QUICK = (
-    "no fence",
-    "no marker",
-    "one sighting",
-    "end after entry",
-    "no grammar after a resume",
-    "drafts unverified",
-)
+QUICK = ("no fence", "no marker", "drafts unverified")  # the others: make chaos
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ TOKENS = 200
 JOBS = 4
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen3_5_text"])
+@pytest.fixture(scope="module", params=["llama", pytest.param("qwen3_5_text", marks=pytest.mark.alone)])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = {"max_position_embeddings": 512, "num_hidden_layers": 4}
     if request.param in checkpoints.RECURRENT:

@@ -15,13 +15,30 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 _FAST = ("idefics3", "lighton_ocr", "qwen3_vl")  # tiles, lines of features; several axes with deep features
 
 
-def _of(kind: str, *, slow: bool = True) -> object:
-    group = pytest.mark.xdist_group(f"images_{kind}")  # generation is asked once
-    return pytest.param(kind, marks=[group, pytest.mark.slow] if slow or kind not in _FAST else group)
+_STRUCTURES = {
+    *_FAST,
+    "granite_docling",
+    "hunyuan_vl",
+    "qwen2_5_vl",
+}  # deep features alone; four axes; windows
 
 
-kinds = pytest.mark.parametrize("kind", [_of(kind, slow=False) for kind in VISION_TYPES])
-slow_kinds = pytest.mark.parametrize("kind", [_of(kind) for kind in VISION_TYPES])
+def _of(kind: str, *more: pytest.MarkDecorator) -> object:
+    return pytest.param(
+        kind, marks=[pytest.mark.xdist_group(f"images_{kind}"), *more]
+    )  # generation is asked once
+
+
+def _slow(kind: str) -> object:
+    return _of(kind, pytest.mark.slow)
+
+
+kinds = pytest.mark.parametrize("kind", [_of(k) if k in _FAST else _slow(k) for k in VISION_TYPES])
+slow_kinds = pytest.mark.parametrize("kind", list(map(_slow, VISION_TYPES)))
+# how the engine cuts the work is nothing of a type's, but of its structure
+structures = pytest.mark.parametrize(
+    "kind", [_slow(k) if k in _STRUCTURES else _of(k, pytest.mark.alone) for k in VISION_TYPES]
+)
 
 
 def _engine(answered: AnsweredPages, **changes: Any) -> Any:
@@ -62,7 +79,7 @@ def test_answers_are_those_of_generate(kind: str, answered: Answered) -> None:
     assert engine.scheduler.images.encoded == encoded
 
 
-@slow_kinds
+@structures
 def test_chunks_cut_images(kind: str, answered: Answered) -> None:
     _checked(answered(kind), max_step_tokens=7, max_rows=2)
 
@@ -78,7 +95,7 @@ def test_log_probabilities_are_equal(kind: str, answered: Answered) -> None:
         assert found.logprobs[at][0][1:] == pytest.approx(expected, abs=1e-4), one.name
 
 
-@slow_kinds
+@structures
 def test_a_small_pool_preempts_rows_with_images(kind: str, answered: Answered) -> None:
     known = answered(kind)
     longest = max(len(one.ids) for one in known.pages) + TOKENS
@@ -87,7 +104,7 @@ def test_a_small_pool_preempts_rows_with_images(kind: str, answered: Answered) -
     _checked(known, max_step_tokens=64, kv_memory=str(room))
 
 
-@slow_kinds
+@structures
 def test_resumed_rows_go_on(kind: str, answered: Answered) -> None:
     known = answered(kind)
     engine = _holding(known, max_step_tokens=24)

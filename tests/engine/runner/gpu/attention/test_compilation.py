@@ -77,10 +77,11 @@ def check_draws(vocab_size: int, dtype: torch.dtype, capability: int) -> None:
     [
         ("llama", torch.bfloat16, 90),
         ("gpt-oss", torch.bfloat16, 100),
-        ("phi", torch.bfloat16, 80),
+        pytest.param("phi", torch.bfloat16, 80, marks=pytest.mark.alone),
         ("llama int8", torch.bfloat16, 120),
-        ("gemma4", torch.bfloat16, 86),
-        ("gemma", torch.float32, 86),  # eight warps for a tile, and half as many queries where heads are wide
+        pytest.param("gemma4", torch.bfloat16, 86, marks=pytest.mark.alone),
+        # eight warps for a tile, and half as many queries where heads are wide
+        pytest.param("gemma", torch.float32, 86, marks=pytest.mark.alone),
     ],
 )
 def test_all_kernels_fit(model: str, dtype: torch.dtype, capability: int) -> None:
