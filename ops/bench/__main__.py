@@ -35,6 +35,7 @@ PARTS: dict[str, Part] = {
     "queued": Part("queued.comparison", "the same work through the queue and without it"),
     "gateway": Part("queued.gateway", "what the HTTP gateway adds to TTFT, its events/s, its idle streams"),
     "lines": Part("queued.batch_lines", "many short lines of a batch file through both doors"),
+    "fleet": Part("queued.fleet", "what a submit and a take cost the server, with ever more workers"),
     "prefix": Part("load.prefix", "a shared prefix under rising load, with and without sharing", True),
     "growth": Part(
         "growth.experiment", "tokens/s and memory against rows, context, pool, queue and workers", True

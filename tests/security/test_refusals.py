@@ -11,9 +11,11 @@ import redis
 from redis.exceptions import NoPermissionError, ResponseError
 from support.commands import invoke
 from support.servers.secured import ROLES, SecuredServer, acl_lines, make_acl
+from support.wire.desk import WINDOW, Desk
 from support.workers.work import LANE, SHARD, Work
 
 from millstream import AccessDenied, AsyncClient
+from millstream.wire.connection import Endpoint
 from millstream.wire.keys import GROUP, LANES, QueueKeys
 from millstream.wire.server_errors import refusal
 from millstream_worker.service.service import CannotServe
@@ -44,7 +46,7 @@ EVERYBODY = lines("""
 """)
 PRODUCERS = lines("""
     XRANGE $LANE - +; XREVRANGE $LANE + -; XREAD STREAMS $LANE 0
-    XREADGROUP GROUP $GROUP me STREAMS $LANE >; XINFO STREAM $LANE; XINFO GROUPS $LANE
+    XREADGROUP GROUP $GROUP me STREAMS $LANE >; XINFO STREAM $LANE
     XPENDING $LANE $GROUP; XACK $LANE $GROUP 1-1; XDEL $LANE 1-1; XCLAIM $LANE $GROUP me 0 1-1
     XAUTOCLAIM $LANE $GROUP me 0 0; XGROUP CREATE $LANE other 0; XGROUP DELCONSUMER $LANE $GROUP w
     EVAL 'return redis.call("XACK", KEYS[1], ARGV[1], ARGV[2])' 1 $LANE $GROUP 1-1
@@ -175,6 +177,30 @@ async def test_a_worker_with_rules_of_an_older_release_ends(secured: SecuredServ
                     await role_work.service(redis_url=secured.login("worker")).run()
         finally:
             admin.execute_command("ACL", "SETUSER", name, "reset", *rules)
+
+
+async def test_a_producer_with_rules_of_an_older_release_works(secured: SecuredServer) -> None:
+    """It counts a full lane by its consumers, and the server's log names the right that it lacks."""
+    async with Endpoint.of(secured.login("admin")).commands("admin") as admin:
+        desk = await Desk(admin, SHARD).open()
+        await desk.fill_window()
+        [[name, *rules]] = [
+            line for line in acl_lines(secured.kind, secured.passwords) if line[0] == "producer"
+        ]
+        earlier = [rule.replace("+xinfo|groups ", "") for rule in rules]
+        assert earlier != rules
+        await admin.execute_command("ACL", "SETUSER", name, "reset", *earlier)
+        try:
+            async with AsyncClient(secured.login("producer")) as client:
+                await client.submit("w1", id="parked")
+                assert await desk.parked() == ["0-parked"]
+                assert len(await desk.take()) == WINDOW + 1
+                await client.submit("w1", id="enters")  # a worker holds all others, and they are in the lane
+                assert await desk.parked() == []
+                assert len(await desk.take()) == 1
+        finally:
+            await admin.execute_command("ACL", "SETUSER", name, "reset", *rules)
+    assert secured.denied() == [("producer", "command", "xinfo|groups")]
 
 
 def test_the_command_line_says_it_in_one_line(secured: SecuredServer) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 from ops.bench.engines.adapters import Setup
 from ops.bench.measures import Run, Timing
-from ops.bench.queued import comparison
+from ops.bench.queued import comparison, fleet
 from ops.bench.queued.comparison import Queued
 from ops.bench.queued.counted_stream import CountedStream, StreamFailed
 from ops.bench.queued.stack import worker_flags
+from support.servers.servers import Server
 
 from millstream_worker.settings import load
 
@@ -34,6 +36,20 @@ def test_a_row_compares_the_best_of_either_side() -> None:
     ]
     line = comparison.row("tiny14m A", alone, around, least_s=0.5)
     assert line == "| tiny14m A | 100 | 80 | 80.0% | 200 | 0.30/0.30 | front 9.0, engine 1.2 of 1.2 s |"
+
+
+async def test_a_fleet_leaves_nothing_on_its_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, few in {"RUNNING": 160, "SUBMITS": 8, "TAKES": 2}.items():
+        monkeypatch.setattr(fleet, name, few)
+    version, costs = await fleet.measured(server.url, (2, 5), rounds=1)
+    assert version.startswith(("valkey ", "redis "))
+    assert [min(cost) > 0 for cost in costs.values()] == [True, True]
+    with contextlib.closing(server.admin()) as admin:
+        assert admin.dbsize() == 0
+
+
+def test_the_growth_is_from_the_fewest_to_the_most() -> None:
+    assert fleet.growth({100: (1.0, 1.0), 4: (2.0, 10.0), 1000: (3.0, 10.0)}) == [1.5, 1.0]
 
 
 def heard(*parts: bytes) -> CountedStream:

@@ -135,7 +135,7 @@ def _units(rig: Rig) -> int:
 
 
 def test_text_rows_pass_pages_that_wait_to_be_encoded() -> None:
-    rig = _rig(step_time_target_s=1.0, max_rows=4)
+    rig = _rig(step_time_target_s=1.0, max_rows=2)
     chat, page, text = ask(1, 4, 80, priority=0), _about(2, PAGE, 3), ask(3, 5, 2)
     _hold(rig, page)
     rig.add(chat)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -45,6 +46,53 @@ def test_each_group_is_computed_once_in_a_pool_that_holds_one(depth: int, max_st
     groups = [handle % 8 for handle, _ in rig.admitted]
     assert sum(one != other for one, other in pairwise(groups)) == 7
     assert rig.scheduler.stats().prompt_computed_total == 8 * 40 + 160
+
+
+LENGTHS = (40, 60, 80, 100)  # of documents, behind an instruction of 8 tokens
+
+
+def shuffled(documents: int, each: int) -> list[EngineRequest]:
+    """Questions of one token, in any order, with answers of any length."""
+    random = Random(documents)
+    pairs = [(document, question) for document in range(documents) for question in range(each)]
+    random.shuffle(pairs)
+    bodies = [[random.randrange(900) for _ in range(LENGTHS[one % len(LENGTHS)])] for one in range(documents)]
+    return [
+        ask(handle, (*range(8), *bodies[document], 900 + question), random.choice((1, 4, 20)), priority=1)
+        for handle, (document, question) in enumerate(pairs)
+    ]
+
+
+def least(requests: list[EngineRequest], block: int) -> int:
+    """Prompt tokens to compute if each full block is computed once, and each last token by its own row."""
+    full = {r.prompt[:end] for r in requests for end in range(block, len(r.prompt), block)}
+    return block * len(full) + sum((len(r.prompt) - 1) % block + 1 for r in requests)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"state_places": 8}, {"state_places": 2}])
+@pytest.mark.parametrize(("max_rows", "blocks", "max_step_tokens"), [(3, 48, 64), (3, 60, 24), (6, 66, 200)])
+def test_shuffled_questions_need_each_document_once(
+    sizes: dict[str, int], max_rows: int, blocks: int, max_step_tokens: int
+) -> None:
+    """In a pool that holds one document of the longest, and answers. With a recurrent state, too, whose next
+    rows come in one step after the first has made its checkpoint.
+    """
+    rig = rig_of(max_rows=max_rows, blocks=blocks, max_step_tokens=max_step_tokens, pipeline_depth=1, **sizes)
+    requests = shuffled(documents=8, each=12)
+    rig.run(*requests)
+    assert rig.scheduler.stats().prompt_computed_total <= 1.1 * least(requests, block=4)
+
+
+def test_a_turn_of_the_longest_waiting_costs_one_document() -> None:
+    """Where everybody has waited for long, a group is interrupted once in so many admissions, and what it
+    shares may have to be computed again.
+    """
+    rig = rig_of(max_rows=3, blocks=48, patience_s=0.0, pipeline_depth=1)
+    requests = shuffled(documents=8, each=12)
+    rig.run(*requests)
+    turns = len(requests) // 8  # twice the rows of the batch, rounded up to four
+    extra = rig.scheduler.stats().prompt_computed_total - least(requests, block=4)
+    assert 0 < extra <= turns * max(LENGTHS)
 
 
 def test_a_group_sometimes_yields_to_the_longest_waiting_row() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from redis.exceptions import ResponseError
-from support.wire.desk import Desk
+from support.servers.servers import BOTH
+from support.wire.desk import ROOM, WINDOW, Desk
 
 from millstream.wire import calls
 from millstream.wire.calls.lane_calls import Delivered
-from millstream.wire.keys import GROUP, Lane
+from millstream.wire.keys import GROUP, RELEASED, Lane
 
 
 async def take(desk: Desk, entries: int = 100, held: int = 10**6, owner: str = "A") -> list[Delivered]:
@@ -44,6 +45,29 @@ async def test_without_a_group_it_says_so(desk: Desk) -> None:
     await desk.redis.xgroup_destroy(desk.keys.lane(Lane.INTERACTIVE), "workers")
     with pytest.raises(ResponseError, match="NOGROUP"):
         await take(desk)
+
+
+@BOTH
+async def test_no_consumers_are_listed_to_count_a_lane(desk: Desk) -> None:
+    """Jobs that run stay in their lane: so a large fleet's lane is counted at each submit. Groups of foreign
+    programs change nothing.
+    """
+    lane = desk.keys.lane(desk.lane)
+    await desk.redis.xgroup_create(lane, "foreign", "$")
+    await desk.fill_window()
+    for owner in ("A", RELEASED):
+        assert len(await take(desk, entries=WINDOW // 2, owner=owner)) == WINDOW // 2
+    await desk.redis.config_resetstat()
+    await desk.submit("0-entered", **ROOM)
+    assert await desk.parked() == []
+    for number in range(WINDOW - 1):
+        await desk.submit(f"0-{number}", **ROOM)
+    await desk.park("0-parked")
+    assert ids(await take(desk, entries=WINDOW + 1))[::WINDOW] == ["0-entered", "0-parked"]
+    await desk.promote()
+    stats = await desk.redis.info("commandstats")
+    assert stats["cmdstat_xinfo|groups"]["calls"] == WINDOW + 2
+    assert not {"cmdstat_xinfo|consumers", "cmdstat_xpending"} & stats.keys()
 
 
 @pytest.mark.parametrize("full", [False, True])

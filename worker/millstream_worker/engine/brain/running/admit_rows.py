@@ -16,19 +16,22 @@ MOST_PASSED = 64  # rows in a step: to look at one takes up to 0.1 ms, with a lo
 def admit(running_rows: RunningRows, selection: Selection, now: float) -> None:
     """Admit rows in order until one does not fit, while the selection has budget: the rows behind it must
     wait, or they would keep it out for ever. Those that a running row is about to make a checkpoint for are
-    passed over until it is there, or that row is gone; those that begin with an image while the step encodes
-    no more, until one does.
+    passed over until it is there, or that row is gone, and no row behind them takes a slot that they will
+    take then: the next document would need the blocks of theirs. Those that begin with an image while the
+    step encodes no more are passed over until one does.
     """
     batch, waiting = running_rows.batch, running_rows.waiting
     if not selection.budget or not batch.free_slots:
         return
-    passed = 0
+    passed = awaiting = 0
     for row in waiting.order(now):
         cached = running_rows.cached_blocks(row)
         begins = selection.encodes.may_begin(row.origin.images, len(cached) * batch.block_size)
-        if not begins or running_rows.awaits_state(row, cached):
+        awaits = running_rows.awaits_state(row, cached)
+        if not begins or awaits:
             passed += 1
-            if passed > MOST_PASSED:
+            awaiting += awaits
+            if passed > MOST_PASSED or awaiting >= len(batch.free_slots):
                 break
             waiting.pass_over(row)
             continue
