@@ -84,7 +84,7 @@ CURIOUS = """
     hdel KEY a; hincrby KEY died 1
     xlen KEY; xrange KEY - +; xrevrange KEY + -; xadd KEY * a b; xdel KEY 1-1; xack KEY $GROUP 1-1
     xclaim KEY $GROUP me 0 1-1; xpending KEY $GROUP - + 99; xpending KEY $GROUP
-    xreadgroup GROUP $GROUP me COUNT 99 STREAMS KEY >
+    xreadgroup GROUP $GROUP me COUNT 99 STREAMS KEY >; memory|usage KEY SAMPLES 0
     xgroup|create KEY curious 0; xgroup|createconsumer KEY $GROUP curious
     xgroup|delconsumer KEY $GROUP curious; xinfo|groups KEY; xinfo|consumers KEY
     zadd KEY 1 a; zcard KEY; zrange KEY 0 -1; zrangebyscore KEY -inf +inf; zscore KEY a; zrem KEY a

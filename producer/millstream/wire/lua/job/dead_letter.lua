@@ -4,7 +4,7 @@
 -- ARGV  id, attempt, owner, entry, reason, result, ttl ms, max dead, publish command, events channel,
 --       times as in the result, each ms or '': compiled, admitted, first token, finished (now)
 -- Returns ok | already | fenced
--- include: clock, job, lane, ending, times
+-- include: clock, job, lane, ending, times, letters
 local job_key, tokens, delayed, deadlines, bytes, lane, dead = unpack(KEYS)
 local id, attempt, owner, entry, reason, result, ttl_ms, max_dead, publish, events, compiled_ms, admitted_ms,
   first_token_ms, finished_ms = unpack(ARGV)
@@ -19,6 +19,6 @@ local request = read_entry(lane, entry) or {}
 drop(lane, entry)
 stamp(job_key, compiled_ms, admitted_ms, first_token_ms)
 end_job(k, id, job, 'failed', result, now_ms(), tonumber(ttl_ms), finished_ms)
-redis.pcall('XADD', dead, 'MAXLEN', max_dead, '*', 'id', id, 'lane', job.lane, 'v', job.version,
+bury(dead, max_dead, 'id', id, 'lane', job.lane, 'v', job.version,
   'reason', reason, 'attempts', attempt, 'died', job.died, 'b', request.b or '')
 return 'ok'
