@@ -19,7 +19,7 @@ import random
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
@@ -100,31 +100,55 @@ def _digest(number: int) -> bytes:
 def batch(options: argparse.Namespace) -> Iterator[Row]:
     pages = Pages(options)
     images = [pages.prepared(number) for number in range(options.pages)]
-    seconds: dict[str, list[float]] = {"Millstream": [], "generate, 8 at a time": [], "generate, 1": []}
+    spent: dict[str, list[Spent]] = {"Millstream": [], "generate, 8 at a time": [], "generate, 1": []}
     made = pages.engine(prefix_cache=False, max_rows=16)
     model = _transformers(pages)
     for turn in range(options.turns):
-        seconds["Millstream"].append(_millstream_s(pages, made, images, options.tokens, turn))
-        seconds["generate, 8 at a time"].append(_generate_s(pages, model, images, options.tokens, 8))
-        alone = images[:1] if options.pages < 4 else images[: options.pages // 4]
-        one = _generate_s(pages, model, alone, options.tokens, 1)
-        seconds["generate, 1"].append(one * len(images) / len(alone))
-    own = statistics.median(seconds["Millstream"])
-    for name, taken in seconds.items():
-        spent = statistics.median(taken)
-        yield {"what": name, "s a page": spent / len(images), "Millstream is": spent / own}
+        spent["Millstream"].append(_millstream(pages, made, images, options.tokens, turn))
+        spent["generate, 8 at a time"].append(_generate(pages, model, images, options.tokens, 8))
+        alone = images[: max(1, options.pages // 4)]
+        spent["generate, 1"].append(_generate(pages, model, alone, options.tokens, 1))
+    own = Spent.median(spent["Millstream"])
+    for name, turns in spent.items():
+        found = Spent.median(turns)
+        yield {"what": name, "s a page": found.seconds, "CPU s": found.cpu_s,
+               "Millstream is": found.seconds / own.seconds, "by CPU s": found.cpu_s / own.cpu_s}  # fmt: skip
 
 
-def _millstream_s(
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """On a page. CPU seconds say the same beside a busy neighbour, if there is one thread: several wait for
+    each other by spinning."""
+
+    seconds: float
+    cpu_s: float
+
+    @staticmethod
+    def median(turns: list[Spent]) -> Spent:
+        return Spent(
+            statistics.median(one.seconds for one in turns), statistics.median(one.cpu_s for one in turns)
+        )
+
+
+class Stopwatch:
+    def __init__(self, pages: int) -> None:
+        self._pages, self._begun = pages, (time.perf_counter(), time.process_time())
+
+    def spent(self) -> Spent:
+        seconds, cpu_s = time.perf_counter() - self._begun[0], time.process_time() - self._begun[1]
+        return Spent(seconds / self._pages, cpu_s / self._pages)
+
+
+def _millstream(
     pages: Pages, made: Engine[Any], images: list[PreparedImage], tokens: int, turn: int
-) -> float:
+) -> Spent:
     numbers = [1000 * turn + number for number in range(len(images))]
-    begun = time.perf_counter()
+    watch = Stopwatch(len(images))
     for number, image in zip(numbers, images, strict=True):
         pages.hold(made, number, image)
         assert made.add(pages.request(number, number, image, "Convert this page.", tokens)) is None
     _run(made)
-    return time.perf_counter() - begun
+    return watch.spent()
 
 
 def _run(made: Engine[Any]) -> None:
@@ -139,9 +163,9 @@ def _transformers(pages: Pages) -> Any:
 
 
 @torch.inference_mode()
-def _generate_s(pages: Pages, model: Any, images: list[PreparedImage], tokens: int, count: int) -> float:
+def _generate(pages: Pages, model: Any, images: list[PreparedImage], tokens: int, count: int) -> Spent:
     table = torch.from_numpy(pages.processor.float_table())
-    begun = time.perf_counter()
+    watch = Stopwatch(len(images))
     for first in range(0, len(images), count):
         some = images[first : first + count]
         ids = torch.tensor([pages.ids(image, "Convert this page.")[0] for image in some])
@@ -151,7 +175,7 @@ def _generate_s(pages: Pages, model: Any, images: list[PreparedImage], tokens: i
             input_ids=ids, attention_mask=torch.ones_like(ids), pixel_values=floats, do_sample=False,
             max_new_tokens=tokens, min_new_tokens=tokens,
         )  # fmt: skip
-    return time.perf_counter() - begun
+    return watch.spent()
 
 
 def _stacked(images: list[PreparedImage]) -> Any:
