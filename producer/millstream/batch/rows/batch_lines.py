@@ -49,6 +49,7 @@ class BatchLine:
     prompts: int = 1
     files: Mapping[int, MediaPage] = field(default_factory=dict)  # by the places of the images they become
     place: int = 0  # the byte of the input that it begins at
+    beginnings: Sequence[int] = ()  # see `beginnings_of`; only where the order of lines is looked for
     late_bytes: int = 0  # the most that it takes, beyond `size`, while it is sent
     light: BatchLine | None = None  # the same without what can be read again
 
