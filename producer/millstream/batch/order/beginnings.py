@@ -5,7 +5,9 @@ they begin alike, whatever their custom_ids and sampling.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from zlib import adler32, crc32
 
@@ -65,7 +67,7 @@ def _add_messages(pieces: list[str], messages: Sequence[Any]) -> None:
             content = _END.join(map(_part, content)) if isinstance(content, list) else repr(content)
         pieces += f"{role}{_END}", content[:_MOST], _END  # a text is the same as a single part with it
         if len(message) > 2:
-            pieces.append(repr([message[key] for key in sorted(message.keys() - {"role", "content"})]))
+            pieces.append(repr([(key, message[key]) for key in sorted(message.keys() - {"role", "content"})]))
         size += len(content)
         if size >= _MOST:
             return
@@ -74,7 +76,8 @@ def _add_messages(pieces: list[str], messages: Sequence[Any]) -> None:
 def _add_prompt(pieces: list[str], prompt: object) -> None:
     """A text, token ids, or a list of these."""
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
-        pieces.append(repr(prompt[:_MOST])[:-1])  # without the bracket: longer ones begin alike
+        with suppress(TypeError, OverflowError):  # it becomes an error row
+            pieces.append(array("I", prompt[: _MOST // BYTES_PER_TOKEN]).tobytes().decode("latin-1"))
     elif isinstance(prompt, list):
         for one in prompt:
             _add_prompt(pieces, one)

@@ -64,7 +64,7 @@ class BatchLine:
         return self.encoded or self.requests
 
 
-@faults_only()
+@faults_only
 def parse(data: bytes) -> Mapping[str, Any]:
     """The line as a JSON object. Raises LineFault."""
     try:
@@ -84,7 +84,7 @@ def parse(data: bytes) -> Mapping[str, Any]:
     return value
 
 
-@faults_only()
+@faults_only
 def custom_id_of(fields: Mapping[str, Any]) -> str:
     """Returns the line's custom_id. Raises LineFault without a valid one."""
     value = fields.get("custom_id")
@@ -99,7 +99,7 @@ def custom_id_of(fields: Mapping[str, Any]) -> str:
     raise LineFault(FaultCode.INVALID_FIELD, shown, "custom_id")
 
 
-@faults_only()
+@faults_only
 def read_row(
     line: int,
     custom_id: str,
@@ -163,7 +163,7 @@ def _answer_key(queue: str, endpoint: ApiEndpoint, requests: Sequence[Request]) 
     return hashlib.blake2b(asked.encode(), digest_size=16).digest()
 
 
-@faults_only()
+@faults_only
 def digest_of(custom_id: str, fields: Mapping[str, Any], media: MediaFolder | None = None) -> str:
     """Returns a row's `digest` without validating the body. Raises LineFault if there can be none."""
     return _content(custom_id, fields, media)[2]
