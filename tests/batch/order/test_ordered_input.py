@@ -84,9 +84,12 @@ async def test_a_file_that_was_cut_off_meanwhile_has_fewer_lines(path: Path, pac
     assert told(await read(path, order))[:3] == [(1, b"a1\r"), (5, b"a2"), (4, b"b1")]
 
 
-async def test_nothing_is_sought_where_nothing_is_shared(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(path, b"a\nb\nc\n")
+@pytest.mark.parametrize("letters", ["abc", "aabb", "abbb"])
+async def test_nothing_is_sought_where_no_line_is_moved(
+    path: Path, letters: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(path, "\n".join(letters).encode())
     order = order_of(path)
     monkeypatch.delattr(InputFile, "line_at")
     monkeypatch.delattr(InputFile, "behind")
-    assert [line.data for line in await read(path, order)] == [b"a", b"b", b"c"]
+    assert [line.data for line in await read(path, order)] == [letter.encode() for letter in letters]

@@ -18,14 +18,15 @@ _PAUSE_LINES = 256  # between two steps: some tenths of a millisecond
 
 
 class LineChain:
-    """`order` is there after the last step. `groups`: those that have no other inside; `shared_bytes`: of
-    beginnings that an earlier line has, too. Memory: 17 bytes a line.
+    """`order` is there after the last step; `moved`: it is not the file's. `groups`: those that have no other
+    inside; `shared_bytes`: of beginnings that an earlier line has, too. Memory: 17 bytes a line.
     """
 
     def __init__(self, starts: array[int], hashes: array[int]) -> None:
         """The hashes of line i are from `starts[i]` up to `starts[i + 1]`."""
         self.groups = 0
         self.shared_bytes = 0
+        self.moved = False
         self.order = array("I")
         self._starts, self._hashes = starts, hashes
         self._count = count = len(starts) - 1
@@ -88,6 +89,7 @@ class LineChain:
         end, self._last[first] = self._last[first], line
         if end == before:
             return False
+        self.moved = True
         self._next[before] = self._next[line]
         self._next[line], self._next[end] = self._next[end], line
         return True

@@ -26,6 +26,7 @@ class LineOrder:
     order: array[int] = field(default_factory=lambda: array("I"))  # indices of both
     stretches: list[int] = field(default_factory=list)
     repeated: set[int] = field(default_factory=set)
+    moved: bool = False  # a line is sent before one that it stands behind
     groups: int = 0
     shared_tokens: int = 0  # of beginnings that an earlier line has, too: an estimate
 
@@ -76,6 +77,7 @@ class OrderedPass:
         order, begin = self._order, len(self._order.order)
         order.order.extend(array("I", [begin + at for at in chain.order]) if begin else chain.order)
         order.stretches.append(len(chain.order))
+        order.moved |= chain.moved
         order.groups += chain.groups
         order.shared_tokens += chain.shared_bytes // BYTES_PER_TOKEN
         self._starts, self._hashes = array("I", [0]), array("Q")

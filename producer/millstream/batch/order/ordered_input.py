@@ -13,15 +13,15 @@ from millstream.batch.rows.line_splitter import InputLine
 
 async def ordered_lines(source: InputFile, order: LineOrder | None) -> AsyncIterator[InputLine]:
     """All lines, also those that have come behind the last one since the order was found. In the file's own
-    order if there is no other, or no lines begin alike. Raises what `InputFile` raises.
+    order if there is no other, or no line is moved. Raises what `InputFile` raises.
     """
     lines = iter(source)
-    if order is not None and order.groups and source.is_plain:
+    if order is not None and order.moved and source.is_plain:
         for number, place in order.lines():
             if (line := source.line_at(place, number)) is not None:
                 yield line
         lines = source.behind(order.places[-1], order.numbers[-1])
-    elif order is not None and order.groups:
+    elif order is not None and order.moved:
         begin = 0
         for count in order.stretches:
             held = await asyncio.to_thread(list, islice(lines, count))

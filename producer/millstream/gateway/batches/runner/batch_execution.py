@@ -191,7 +191,7 @@ class BatchExecution:
     async def _ordered_lines(self, parts: PartWriter) -> AsyncIterator[InputLine]:
         """Yields lines as they are sent: those that have no row, unless all are read in the file's order."""
         order = self._order = self._order or await find_order(self._lines(), self._reader())
-        if not order.groups:
+        if not order.moved:
             async for line in self._lines():
                 yield line
             return
