@@ -36,6 +36,7 @@ PARTS: dict[str, Part] = {
     "gateway": Part("queued.gateway", "what the HTTP gateway adds to TTFT, its events/s, its idle streams"),
     "lines": Part("queued.batch_lines", "many short lines of a batch file through both doors"),
     "fleet": Part("queued.fleet", "what a submit and a take cost the server, with ever more workers"),
+    "shared_lines": Part("queued.shared_lines", "a file of documents x questions, by groups and as it lies"),
     "prefix": Part("load.prefix", "a shared prefix under rising load, with and without sharing", True),
     "growth": Part(
         "growth.experiment", "tokens/s and memory against rows, context, pool, queue and workers", True

@@ -20,8 +20,13 @@ def json_bytes(value: Any) -> bytes:
 
 def strict_json(text: str) -> Any:
     """Returns the value. Raises ValueError, also for NaN and infinities, and RecursionError."""
-    return json.loads(text, parse_constant=_refuse_constant)
+    if text.startswith("\ufeff"):  # as json.loads says it
+        raise ValueError("Unexpected UTF-8 BOM (decode using utf-8-sig): line 1 column 1 (char 0)")
+    return _DECODER.decode(text)
 
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)  # json.loads would make one for each text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,17 @@ from support.workers.answering_worker import completion, read_rows, write_lines
 def documents(count: int) -> list[dict[str, Any]]:
     """Lines of an input: `text 7` is answered by `TEXT 7`."""
     return [completion(f"doc-{i}", f"text {i}") for i in range(count)]
+
+
+def alike(count: int, groups: int) -> list[dict[str, Any]]:
+    """The same behind long beginnings, each of which every `groups`-th line has."""
+    heads = [f"document {i}: " + "word " * 300 for i in range(groups)]
+    return [completion(f"doc-{i}", f"{heads[i % groups]} text {i}") for i in range(count)]
+
+
+def capitals(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The answers to such lines."""
+    return {line["custom_id"]: line["body"]["prompt"].upper() for line in lines}
 
 
 def answers_of(count: int) -> dict[str, str]:

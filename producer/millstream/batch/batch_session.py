@@ -72,4 +72,5 @@ class BatchSession:
         """The run, to be awaited and watched. `room`: as BatchRun has it."""
         with InputFile(self.source) as lines:
             lines.total = self.survey.lines
-            yield BatchRun(lines, self.journal, client, self.options, room)
+            order = self.survey.order if lines.version == self.survey.version else None
+            yield BatchRun(lines, self.journal, client, self.options, room, order)

@@ -14,11 +14,14 @@ from typing import Any
 from millstream.batch.files.input_file import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.files.runfile import identity, line_digest_of
+from millstream.batch.order.beginnings import beginnings_of
+from millstream.batch.order.line_order import LineOrder, OrderedPass
 from millstream.batch.rows import row_digests
 from millstream.batch.rows.batch_lines import digest_of, queue_of
 from millstream.batch.rows.faults import FaultCode, FirstLines, LineFault
 from millstream.batch.rows.line_findings import LineFindings, Models
 from millstream.batch.rows.line_splitter import InputLine
+from millstream.batch.rows.seen_ids import SeenIds
 from millstream.batch.run.model_watch import OnChange
 from millstream.batch.run.run_options import RunOptions
 from millstream.errors import InvalidRequest
@@ -38,6 +41,8 @@ class Survey:
         self.lines = 0  # that are not blank
         self.work = False  # there is a line that a worker has to run
         self.findings = LineFindings()  # about the lines that are run
+        self.order: LineOrder | None = None  # in which they are sent; None: that of the file
+        self.version: tuple[int, ...] = ()  # of IN, whose order it is
         self._models, self._changed_models = Models(), Models()
         self.redo = False  # changed lines are run again
         self.named = ""  # the name recorded as IN
@@ -62,9 +67,7 @@ class Survey:
         self._refused = journal.refused
         self._lines = {line: mark for line, mark in journal.lines.items() if line not in self.retried}
         self._under_way = {line_digest_of(own_id): own_id for own_id in journal.notes.under_way}
-        # custom_ids, to detect duplicates: of lines that have a row, and of all if rows are keyed by line
-        # number
-        self._seen: set[bytes] = set()
+        self._seen = SeenIds()
         self._named = 0  # lines whose custom_id has a row
         self._stale_lines = set(self._lines)
 
@@ -90,26 +93,34 @@ class Survey:
     def take(self, source: InputFile) -> None:
         """Raises InvalidRequest if IN cannot be read to its end, or is no JSONL."""
         first = FirstLines(str(source.path))
+        ordered = None if self._options.in_order else OrderedPass(whole=source.is_plain)
+        self.version = source.version
         for line in source:
             self.lines += 1
-            first.take(line.number, line.data, self._look(line))
+            first.take(line.number, line.data, self._look(line, ordered))
+        self._seen = SeenIds()  # nobody asks any more
+        self.order = ordered.end() if ordered else None
 
-    def _look(self, line: InputLine) -> LineFault | None:
+    def _look(self, line: InputLine, ordered: OrderedPass | None) -> LineFault | None:
         """Returns the fault of a line that has no custom_id of its own."""
         self._stale_lines.discard(line.number)
+        fields: Mapping[str, Any] = {}
         try:
             custom_id, fields = self._options.fields_of(line)
             key = identity(custom_id)
-            if key in self._seen:
+            if not self._seen.add_digest(key):
+                if ordered:
+                    ordered.repeats(line.number)
                 raise LineFault(FaultCode.DUPLICATE_CUSTOM_ID, "", "custom_id")
         except LineFault as fault:
             self._look_at_nameless(line, fault)
             return fault
+        finally:
+            if ordered:
+                ordered.take(line.number, line.place, len(line.data or b""), beginnings_of(fields))
         if line.number in self._lines:  # it had no custom_id of its own then
             self._changes(line, line.number)
-        if (mark := self._rows.get(key)) is not None or self._lines:
-            self._seen.add(key)
-        if mark is None:
+        if (mark := self._rows.get(key)) is None:
             self._look_at_new(line, custom_id, fields)
         else:
             self._look_at_known(line, custom_id, fields, mark)

@@ -43,6 +43,7 @@ class BatchFields(TypedDict, total=False):
     page_format: Literal["png", "jpeg"]  # of the same
     keep_results: bool  # on the server when their rows are on disk
     reuse: bool  # False: equal lines are computed each by itself
+    in_order: bool  # lines are sent in the order of the file, not those that begin alike together
     strict_fields: bool  # a field that nothing reads raises InvalidRequest before the first job; otherwise it
     # is counted in the summary
     on_change: Literal["stop", "redo", "keep"]  # if lines, or their queue's model, have changed since they

@@ -91,8 +91,12 @@ def test_whatever_reading_a_line_raises_is_its_fault(
 
 
 def test_what_ends_the_process_is_none() -> None:
-    with pytest.raises(KeyboardInterrupt), faults_only():
+    @faults_only
+    def interrupted() -> None:
         raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
 
 
 @pytest.mark.parametrize(

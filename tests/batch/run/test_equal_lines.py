@@ -145,7 +145,7 @@ async def test_jobs_of_an_earlier_run_are_collected(place: BatchFiles) -> None:
 def test_a_line_whose_equal_is_answered_gets_its_row_from_out(place: BatchFiles, name: str) -> None:
     """With one line under way at once, there are no followers. The second run appends to what there is."""
     out = place.folder / name
-    command = (*place.command[:4], out, *place.command[5:], "--window", 1, "--json")
+    command = (*place.command[:4], out, *place.command[5:], "--window", 1, "--in-order", "--json")
     lines = [*equal(2, "a"), *equal(2, "b"), completion("a-2", "a", temperature=0)]
     large = "日本 \u2028 🙂" * 5_000  # more than one piece of a file
     more = [completion(f"{i}", prompt, temperature=0) for i, prompt in enumerate((large, "c", large))]

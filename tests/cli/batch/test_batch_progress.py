@@ -85,6 +85,13 @@ def shown(
     return Shown(run, price_per_hour=36.0)
 
 
+def test_groups_are_told_beside_the_counts() -> None:
+    assert not any("group" in count for count in shown().counts())
+    grouped = shown()
+    grouped.run.tally.groups, grouped.run.tally.shared_tokens = 1, 2_560
+    assert "1 group sharing ~2,560 tokens" in grouped.counts()
+
+
 @pytest.mark.parametrize(
     ("skipped", "completed", "failed", "seconds", "eta"),
     [

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import redis
-from support.batch_files import BatchFiles, answers_of, documents
+from support.batch_files import BatchFiles, alike, answers_of, capitals, documents
 from support.batches import chat
 from support.commands import assert_refused, environment, invoke, process
 from support.servers.servers import free_port
@@ -151,6 +151,8 @@ def custom_ids(rows: bytes) -> list[str]:
 
 @pytest.mark.parametrize("ending", PACKINGS)
 def test_compressed_files(batch: BatchFiles, ending: str) -> None:
+    lines = alike(60, 7) if ending == PACKINGS[0] else documents(60)
+    batch.write(*lines)
     named, out = batch.folder / f"named{ending}", batch.folder / f"out.jsonl{ending}"
     compressed.pack(batch.source, named, compressed.FileCompression(ending))
     unnamed = named.rename(batch.folder / "whatever")
@@ -166,11 +168,11 @@ def test_compressed_files(batch: BatchFiles, ending: str) -> None:
         worker.gate.set()
         assert invoke(*command).exit_code == 0
         whole = packed(out)
-        assert sorted(custom_ids(whole)) == sorted(answers_of(60))
+        assert sorted(custom_ids(whole)) == sorted(capitals(lines))
         assert not part.exists()
         assert "60 answered before" in invoke(*command).stdout
         assert packed(out) == whole
-        batch.write(*documents(60), completion("more"))
+        batch.write(*lines, completion("more"))
         assert invoke(*command[:2], batch.source, *command[3:]).exit_code == 0
         assert worker.computed_once() == 61
     assert len(packed(out).splitlines()) == 61
@@ -197,6 +199,8 @@ def test_an_extra_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.M
 def test_standard_input_is_kept_until_the_run_has_ended(batch: BatchFiles, packing: Any) -> None:
     kept = batch.folder / "out.run.stdin"
     command = tuple("-" if part == batch.source else part for part in batch.command)
+    lines = alike(60, 7) if packing is bytes else documents(60)
+    batch.write(*lines)
     data = packing(batch.source.read_bytes())
     with answering(batch.server.url) as worker:
         worker.after = 25
@@ -215,7 +219,7 @@ def test_standard_input_is_kept_until_the_run_has_ended(batch: BatchFiles, packi
         worker.gate.set()
         done = run_with(command, data if packing is bytes else b"")  # the same, or nothing: the kept one
         assert done.returncode == 0, done.stderr
-        assert batch.answers() == answers_of(60)
+        assert batch.answers() == capitals(lines)
         assert worker.computed_once() == 60
         assert not kept.exists()
         other = run_with(command, json.dumps(completion("doc-0", "edited")).encode())

@@ -41,3 +41,9 @@ def test_long_names_of_files_are_not_broken(tmp_path: Path, capsys: pytest.Captu
     folder.mkdir(parents=True)
     lines = printed(DONE, folder, capsys)
     assert (lines["answers"], lines["errors"]) == (f"{folder}/out.jsonl", f"{folder}/out.errors.jsonl (none)")
+
+
+def test_groups_and_what_they_share_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "groups" not in printed(DONE, tmp_path, capsys)
+    summary = replace(DONE, groups=12, shared_tokens=38_400)
+    assert printed(summary, tmp_path, capsys)["groups"] == "12 groups sharing ~38,400 tokens"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import os
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from millstream.batch.files.compressed import Plain, open_plain
@@ -20,6 +22,7 @@ class InputFile:
         """Raises InvalidRequest if there is no such file, or its encoding is not UTF-8; MissingExtra."""
         self.path = path
         self.total: int | None = None  # lines that are not blank, once they have been counted
+        self._most = max_line_bytes
         self._splitter = LineSplitter(max_line_bytes)
         try:
             if path.exists() and not path.is_file() and not path.is_dir():
@@ -33,21 +36,42 @@ class InputFile:
             self._plain.close()
             raise
 
+    @property
+    def is_plain(self) -> bool:
+        """True if it can be read at any place as fast as from its beginning."""
+        return not self._plain.damage  # nothing is unpacked
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Another one, if the file was replaced or changed."""
+        found = os.fstat(self._plain.raw.fileno())
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
     def __iter__(self) -> Iterator[InputLine]:
+        return self._lines()
+
+    def behind(self, place: int, number: int) -> Iterator[InputLine]:
+        """The lines behind the one that begins at this byte."""
+        self._plain.file.seek(place)
+        self._splitter = LineSplitter(self._most, lines=number - 1, place=place)
+        return islice(self._lines(), 1, None)
+
+    def _lines(self) -> Iterator[InputLine]:
         while piece := self._read(self._plain.file.read1, _PIECE_BYTES):  # what there is before any damage
             yield from self._splitter.feed(piece)
         yield from self._splitter.end()
 
     def line_at(self, place: int, number: int) -> InputLine | None:
-        """The line that begins at this byte, and is not blank; None: the file is another one now. Use it on a
+        """The line that begins at this byte; None: it is blank, as the file is another one now. Use it on a
         file that is not iterated.
         """
         self._plain.file.seek(place)
-        splitter = LineSplitter()
-        splitter.lines, found = number - 1, None
-        while found is None and (piece := self._read(self._plain.file.read1, _PIECE_BYTES)):
-            found = next(splitter.feed(piece), None)
-        return found or next(splitter.end(), None)
+        data = self._read(self._plain.file.readline, self._most + len(codecs.BOM_UTF8) + 1)
+        data = data.removesuffix(b"\n")
+        data = data.removeprefix(codecs.BOM_UTF8) if number == 1 else data
+        if not data or data.isspace():
+            return None
+        return InputLine(number, data if len(data) <= self._most else None, self._most, place)
 
     def __enter__(self) -> InputFile:
         return self

@@ -49,6 +49,7 @@ class BatchLine:
     prompts: int = 1
     files: Mapping[int, MediaPage] = field(default_factory=dict)  # by the places of the images they become
     place: int = 0  # the byte of the input that it begins at
+    beginnings: Sequence[int] = ()  # see `beginnings_of`; only where the order of lines is looked for
     late_bytes: int = 0  # the most that it takes, beyond `size`, while it is sent
     light: BatchLine | None = None  # the same without what can be read again
     named: Mapping[str, str] = field(default_factory=dict)  # fields of its body, as RequestImages has them
@@ -64,7 +65,7 @@ class BatchLine:
         return self.encoded or self.requests
 
 
-@faults_only()
+@faults_only
 def parse(data: bytes) -> Mapping[str, Any]:
     """The line as a JSON object. Raises LineFault."""
     try:
@@ -84,7 +85,7 @@ def parse(data: bytes) -> Mapping[str, Any]:
     return value
 
 
-@faults_only()
+@faults_only
 def custom_id_of(fields: Mapping[str, Any]) -> str:
     """Returns the line's custom_id. Raises LineFault without a valid one."""
     value = fields.get("custom_id")
@@ -99,7 +100,7 @@ def custom_id_of(fields: Mapping[str, Any]) -> str:
     raise LineFault(FaultCode.INVALID_FIELD, shown, "custom_id")
 
 
-@faults_only()
+@faults_only
 def read_row(
     line: int,
     custom_id: str,
@@ -164,7 +165,7 @@ def _answer_key(queue: str, endpoint: ApiEndpoint, requests: Sequence[Request]) 
     return hashlib.blake2b(asked.encode(), digest_size=16).digest()
 
 
-@faults_only()
+@faults_only
 def digest_of(custom_id: str, fields: Mapping[str, Any], media: MediaFolder | None = None) -> str:
     """Returns a row's `digest` without validating the body. Raises LineFault if there can be none."""
     return _content(custom_id, fields, media)[2]

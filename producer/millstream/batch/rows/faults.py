@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from millstream.errors import ENDS, InvalidRequest
 from millstream.openai.unsupported_field import UnknownField, UnsupportedField
 from millstream.wire.messages.validation_errors import BEYOND
 
+P = ParamSpec("P")
+T = TypeVar("T")
 FIRST_LINES = 20  # of a file: if none of them is a JSON object, it is no JSONL
 _FRAMES = 20  # of a traceback, the innermost
 INCOMPLETE_OUTPUT = "incomplete_output"  # of a line whose job has ended with a cut answer
@@ -92,18 +94,23 @@ def _told(data: bytes | None, fault: LineFault) -> str:
     return f"is {begin.decode('utf-8', 'replace')!a}{' …' if len(data.strip()) > len(begin) else ''}"
 
 
-@contextlib.contextmanager
-def faults_only() -> Iterator[None]:
-    """Encloses code that reads a line of a batch. Raises LineFault in place of whatever that raises."""
-    try:
-        yield
-    except (LineFault, *ENDS):
-        raise
-    except (RecursionError, OverflowError) as error:
-        raise invalid("body", type(error).__name__, BEYOND) from error
-    except BaseException as error:
-        problem = f"reading it raised {type(error).__name__}, which is not expected of any line; change it"
-        raise LineFault(FaultCode.UNREADABLE_REQUEST, problem, trace=trace_of(error)) from error
+def faults_only(work: Callable[P, T]) -> Callable[P, T]:
+    """Decorates code that reads a line of a batch. Raises LineFault in place of whatever that raises."""
+
+    @wraps(work)
+    def guarded(*args: P.args, **more: P.kwargs) -> T:
+        try:
+            return work(*args, **more)
+        except (LineFault, *ENDS):
+            raise
+        except (RecursionError, OverflowError) as error:
+            raise invalid("body", type(error).__name__, BEYOND) from error
+        except BaseException as error:
+            kind = type(error).__name__
+            problem = f"reading it raised {kind}, which is not expected of any line; change it"
+            raise LineFault(FaultCode.UNREADABLE_REQUEST, problem, trace=trace_of(error)) from error
+
+    return guarded
 
 
 def trace_of(error: BaseException) -> str:

@@ -32,6 +32,7 @@ MAX_UNKNOWN = 1000  # counted separately: a file may have a new name on every li
 _SHOWN = 10  # names in one message
 _MOST_TOKENS = 2**53  # of one line: a bound may be any number until a worker refuses it
 _KNOWN = FIELD_NAMES | LINE_FIELDS
+_ENDPOINTS = {str(endpoint): endpoint for endpoint in ApiEndpoint}
 _HINTED = HINTED_NAMES | LINE_FIELDS
 MAX_NAME = 200  # characters: more than a queue's name may have
 
@@ -125,7 +126,7 @@ def _hint(name: str) -> str:
 
 def _endpoint(fields: Mapping[str, Any]) -> ApiEndpoint | None:
     url = fields.get("url")
-    return next((endpoint for endpoint in ApiEndpoint if endpoint == url), None)
+    return _ENDPOINTS.get(url) if isinstance(url, str) else None
 
 
 def _bound(endpoint: ApiEndpoint, body: Mapping[str, Any]) -> int | None:

@@ -24,11 +24,12 @@ class InputLine:
 class LineSplitter:
     """Takes the pieces in their order. `lines` counts those that have ended, blank ones too."""
 
-    def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:
-        self.lines = 0
+    def __init__(self, max_line_bytes: int = MAX_LINE_BYTES, *, lines: int = 0, place: int = 0) -> None:
+        """`lines` and `place`: what stands before the first piece."""
+        self.lines = lines
         self._most = max_line_bytes
         self._held = bytearray()  # the beginning of the next line
-        self._place = self._fed = 0  # the byte that this one begins at; bytes that were fed
+        self._place = self._fed = place  # the byte that this one begins at; bytes that were fed
 
     def feed(self, piece: bytes) -> Iterator[InputLine]:
         """Yields the lines that end in the piece."""

@@ -19,8 +19,11 @@ class SeenIds:
 
     def add(self, text: str) -> bool:
         """Adds a text. True if it is new."""
-        digest = hashlib.blake2b(text.encode(), digest_size=8, key=self._key).digest()
-        value = int.from_bytes(digest) or 1  # 0: an empty place
+        return self.add_digest(hashlib.blake2b(text.encode(), digest_size=8, key=self._key).digest())
+
+    def add_digest(self, digest: bytes) -> bool:
+        """Adds a text by a digest of its own, of which it takes the first 64 bits."""
+        value = int.from_bytes(digest[:8]) or 1  # 0: an empty place
         place = self._place(value)
         if self._table[place]:
             return False

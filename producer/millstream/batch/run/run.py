@@ -9,6 +9,8 @@ from dataclasses import replace
 
 from millstream.batch.files.input_file import InputFile
 from millstream.batch.files.journal import Journal
+from millstream.batch.order.line_order import LineOrder
+from millstream.batch.order.ordered_input import ordered_lines
 from millstream.batch.row_loader import RowLoader
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import LineFault, duplicate
@@ -38,8 +40,11 @@ class BatchRun:
         client: AsyncClient,
         options: RunOptions | None = None,
         room: Callable[[], Awaitable[None]] | None = None,
+        order: LineOrder | None = None,
     ) -> None:
-        """`room` is awaited before each line: who takes the rows may be slower than the queue."""
+        """`room` is awaited before each line: who takes the rows may be slower than the queue. `order`: in
+        which lines are sent, if not in the file's.
+        """
         self.source = source
         self.tally = Tally()
         self.clock = RunClock(self.tally, journal)
@@ -49,6 +54,9 @@ class BatchRun:
         self.ledger = FileLedger(journal, client, options, self.tally, self.clock, self._loader)
         self.lines = LineRun(self.ledger, Window(options.window, options.window_bytes))
         self._seen = SeenIds()  # custom_ids of this pass
+        self._order = order
+        if order is not None:
+            self.tally.groups, self.tally.shared_tokens = order.groups, order.shared_tokens
 
     async def run(self) -> Summary:
         """Raises Unavailable if the server stops answering, InvalidRequest if a queue's model is replaced and
@@ -79,12 +87,15 @@ class BatchRun:
             self.tally.skipped,
             self.lines.under_way,
             self.clock.elapsed_s,
+            self.tally.groups,
+            self.tally.shared_tokens,
         )
 
     async def _rows(self) -> AsyncIterator[BatchLine]:
         """Yields the lines to submit; the others have their rows, or have just received their error rows."""
-        for line in self.source:
-            if line.number % CHUNK_ROWS == 0:
+        count = 0
+        async for line in ordered_lines(self.source, self._order):
+            if (count := count + 1) % CHUNK_ROWS == 0:
                 await asyncio.sleep(0)  # many answered lines in a row must not starve other tasks
             if self._room is not None:
                 await self._room()
@@ -104,7 +115,7 @@ class BatchRun:
     def _row(self, line: InputLine) -> BatchLine | None:
         """The line as a row to submit; None if it has its row."""
         custom_id, fields = self._options.fields_of(line)
-        if not self._seen.add(custom_id):
+        if (self._order and line.number in self._order.repeated) or not self._seen.add(custom_id):
             raise duplicate(custom_id)
         if self._journal.has_id(custom_id):
             self.tally.skip(failed=self._journal.has_failure(custom_id))

@@ -28,6 +28,7 @@ class RunOptions(LineRules):
     strict_fields: bool = False  # a field that nothing reads stops the run before its first job
     retry_failed: bool = False  # lines of the error file are run again, but those of incomplete answers
     retry_incomplete: bool = False  # those, too
+    in_order: bool = False  # lines are sent in the order of the file, not those that begin alike together
     reuse: bool = True  # equal lines whose answers are not sampled are computed once
     # not the user's to choose
     # of lines that are not submitted yet, or small, and their images; with the largest request 128 MiB

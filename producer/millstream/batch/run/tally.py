@@ -60,6 +60,8 @@ class Summary:
     deprecated_fields: tuple[tuple[str, int], ...] = ()
     incomplete: int = 0  # of `failed`: answers that were cut
     reused: int = 0  # of `completed`: they have the answers of equal lines
+    groups: int = 0  # of lines that begin alike, and were sent together
+    shared_tokens: int = 0  # about so many, of prompts, that an earlier line of a group has, too
     not_durable: int = 0  # jobs that did not reach the requested durability when they were submitted
     work: Work = NO_WORK  # computed while this run ran
     spent: Spent = NOTHING_SPENT
@@ -100,6 +102,8 @@ class BatchProgress:
     skipped: int
     under_way: int  # jobs, and prompts that wait for an equal line's answer
     seconds: float  # from the first submission
+    groups: int = 0  # of lines that begin alike, and are sent together
+    shared_tokens: int = 0  # about so many, of prompts, that an earlier line of a group has, too
 
     @property
     def done(self) -> int:
@@ -131,6 +135,8 @@ class Tally:
         self.expected = 0
         self.not_durable = 0
         self.incomplete = 0
+        self.groups = 0
+        self.shared_tokens = 0
         self.found = 0  # of `completed`: computed before this run began
         self.pace = Pace()
         self.deprecated: Counter[str] = Counter()

@@ -95,6 +95,10 @@ def run(
     keep_results: Annotated[
         bool, typer.Option("--keep-results", help="Leave results on the server after their rows are on disk.")
     ] = False,
+    in_order: Annotated[
+        bool,
+        typer.Option("--in-order", help="Send lines in IN's order, not those that begin alike together."),
+    ] = False,
     no_reuse: Annotated[bool, typer.Option("--no-reuse", help="Compute equal lines each by itself.")] = False,
     durability: DurabilityOf = Durability.NONE,
     replicas: Replicas = None,
@@ -137,6 +141,7 @@ def run(
                 retry_failed=retry_failed,
                 retry_incomplete=retry_incomplete,
                 strict_fields=strict_fields,
+                in_order=in_order,
                 reuse=not no_reuse,
                 response_format=response_format,
                 media=None if media is None else MediaFolder.of(media, pdf_dpi, page_format),

@@ -59,6 +59,7 @@ class Shown:
             f"{self.run.tally.failed:,} failed",
             *self._under_way(),
             *self._behind(),
+            *self._groups(),
             *([trouble] if trouble else []),
             span(self.run.clock.elapsed_s),
             f"ETA {NOTHING if trouble else self.eta()}",
@@ -82,6 +83,10 @@ class Shown:
     def _behind(self) -> Iterator[str]:
         if (jobs := self.load.behind) and not self.run.tally.ended:
             yield f"waiting behind {counted(jobs, 'job')}"
+
+    def _groups(self) -> Iterator[str]:
+        if groups := self.run.tally.groups:
+            yield told_groups(groups, self.run.tally.shared_tokens)
 
     def speeds(self) -> list[str]:
         """Rates of the last minute, and the cost."""
@@ -156,6 +161,11 @@ def _wrapped(parts: Sequence[str], width: int) -> list[str]:
         else:
             lines.append(part)
     return lines
+
+
+def told_groups(groups: int, tokens: int) -> str:
+    """Groups of lines that begin alike, and the tokens of prompts that need not be computed for each line."""
+    return f"{counted(groups, 'group')} sharing ~{tokens:,} tokens"
 
 
 def rate(value: float) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from millstream.batch.files.journal import Journal
 from millstream.batch.run.tally import Percentiles, Summary
-from millstream.cli.display.batch_progress import money, rate, span
+from millstream.cli.display.batch_progress import money, rate, span, told_groups
 from millstream.cli.display.terminal import answers, plain, say
 
 MOST_CAUSES = 5  # printed in words
@@ -65,6 +65,8 @@ def _lines(summary: Summary, price_per_hour: float | None) -> list[tuple[str, st
             ("output", f"{summary.output_tokens:,} tokens"),
             ("speed", _speeds(summary)),
         ]
+    if summary.groups:
+        lines.insert(1, ("groups", told_groups(summary.groups, summary.shared_tokens)))
     if summary.reused:
         lines.insert(1, ("reused", f"{summary.reused:,} of them have the answers of equal lines"))
     for name, values in (("TTFT", summary.ttft_ms), ("TPOT", summary.tpot_ms)):

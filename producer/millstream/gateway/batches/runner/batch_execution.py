@@ -6,7 +6,9 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Collection
+from functools import partial
 
+from millstream.batch.order.line_order import LineOrder
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.line_splitter import InputLine
 from millstream.batch.run.line_run import LineRun
@@ -17,13 +19,14 @@ from millstream.gateway.batches.records.batch_lease import BatchInterrupted, Bat
 from millstream.gateway.batches.records.batch_record import BatchRecord, BatchStatus
 from millstream.gateway.batches.runner.close_lines import LineCloser
 from millstream.gateway.batches.runner.finished_rows import CloseReason
-from millstream.gateway.batches.runner.input_stream import input_lines
+from millstream.gateway.batches.runner.input_stream import input_lines, lines_at
 from millstream.gateway.batches.runner.line_reader import LineReader, unwritten_rows
 from millstream.gateway.batches.runner.part_writer import PartWriter
 from millstream.gateway.batches.runner.result_files import ResultFiles
 from millstream.gateway.batches.runner.store_ledger import StoreLedger
-from millstream.gateway.batches.runner.validation import Verdict, validate
+from millstream.gateway.batches.runner.validation import Verdict, find_order, validate
 from millstream.gateway.context import GatewayContext
+from millstream.gateway.files.store.file_record import FileRecord
 from millstream.gateway.files.store.object_store import MissingObject, StoreUnavailable
 from millstream.gateway.files.store.store_marker import StoreMismatch
 
@@ -46,6 +49,7 @@ class BatchExecution:
         self._batch, self._lease = batch, lease
         self._results = ResultFiles(gateway.store, gateway.files, gateway.marker)
         self._ledger: StoreLedger | None = None
+        self._order: LineOrder | None = None  # of its lines, as the validation has found it
         self._resumed = batch.status is not BatchStatus.VALIDATING
 
     @property
@@ -103,7 +107,7 @@ class BatchExecution:
             self._batch, lease, gateway.clients, parts, gateway.executor, resumed=self._resumed
         )
         run = LineRun(self._ledger, Window(WINDOW_JOBS, WINDOW_BYTES), most_answers=MOST_ANSWERS)
-        rows = unwritten_rows(self._lines(), self._reader(), parts)
+        rows = unwritten_rows(self._ordered_lines(parts), self._reader(), parts)
         try:
             await parts.written_beside(run_while(self._ledger.count_tokens(), run.run(rows)))
         finally:
@@ -111,11 +115,12 @@ class BatchExecution:
         self._ledger = None
 
     async def _validate(self) -> None:
-        reader = self._reader()
+        reader = self._reader(finds_order=True)
         verdict = await validate(self._lines(), reader, self._gateway.settings.max_batch_lines)
         if verdict.errors:
             await self._fail(verdict)
         else:
+            self._order = verdict.order
             fields = {"total": str(verdict.total), "models": json.dumps(reader.models)}
             await self._lease.move(BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS, **fields)
         await self._reload()
@@ -173,17 +178,37 @@ class BatchExecution:
         written = await self._catalogue.written_lines(self._batch, parts, lost)
         return PartWriter(self._batch, written, self._lease, self._gateway.store, self._gateway.metrics)
 
-    def _reader(self) -> LineReader:
-        return LineReader(self._batch, self._gateway.directory, self._gateway.executor)
+    def _reader(self, *, finds_order: bool = False) -> LineReader:
+        directory, executor = self._gateway.directory, self._gateway.executor
+        return LineReader(self._batch, directory, executor, finds_order=finds_order)
 
     async def _lines(self) -> AsyncIterator[InputLine]:
         """Yields the lines of the input. Raises InputGone, StoreMismatch if all of the store is gone."""
+        async with self._input() as record:
+            async for line in input_lines(self._gateway.store.read(record.path)):
+                yield line
+
+    async def _ordered_lines(self, parts: PartWriter) -> AsyncIterator[InputLine]:
+        """Yields lines as they are sent: those that have no row, unless all are read in the file's order."""
+        order = self._order = self._order or await find_order(self._lines(), self._reader())
+        if not order.moved:
+            async for line in self._lines():
+                yield line
+            return
+        async with self._input() as record:
+            read = partial(self._gateway.store.read, record.path)
+            spans = (one for one in order.spans(record.bytes) if one[0] not in parts.written)
+            async for line in lines_at(spans, read):
+                yield line
+
+    @contextlib.asynccontextmanager
+    async def _input(self) -> AsyncIterator[FileRecord]:
+        """The input's record; raises as `_lines` if it is gone, or goes meanwhile."""
         record = await self._gateway.files.find(self._batch.tenant, self._batch.input_file_id)
         if record is None:
             raise InputGone
         try:
-            async for line in input_lines(self._gateway.store.read(record.path)):
-                yield line
+            yield record
         except MissingObject:
             await self._gateway.marker.confirm(now=True)
             raise InputGone from None

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
+from millstream.batch.order.beginnings import beginnings_of
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import FaultCode, LineFault, invalid
 from millstream.batch.rows.line_rules import LineRules
@@ -30,7 +31,15 @@ class LineReader:
     validated, whatever becomes of the queues' workers.
     """
 
-    def __init__(self, batch: BatchRecord, directory: QueueDirectory, executor: CpuExecutor) -> None:
+    def __init__(
+        self,
+        batch: BatchRecord,
+        directory: QueueDirectory,
+        executor: CpuExecutor,
+        *,
+        finds_order: bool = False,
+    ) -> None:
+        """`finds_order`: rows have their `beginnings`."""
         self.models = dict(batch.models or {})
         self._rules = LineRules(
             tenant=batch.tenant,
@@ -38,6 +47,7 @@ class LineReader:
             response_format=batch.response_format,
             encoded=True,
         )
+        self._finds_order = finds_order
         self._tenant = batch.tenant
         self._format_bytes = len(json.dumps(batch.response_format))  # that are read with each line
         self._directory = directory
@@ -49,7 +59,9 @@ class LineReader:
         """Raises LineFault, Unavailable."""
         size = len(line.data or b"") + self._format_bytes
         try:
-            row = await self._executor.run(self._tenant, size, read_line, line, self._rules)
+            row = await self._executor.run(
+                self._tenant, size, read_line, line, self._rules, finds_order=self._finds_order
+            )
         except UnexpectedError as error:
             raise LineFault(FaultCode.UNREADABLE_REQUEST, f"reading this request {error}") from None
         if isinstance(row, LineFault):
@@ -58,6 +70,14 @@ class LineReader:
             raise row
         queue = await self._queue(row)
         return row if queue == row.queue else replace(row, queue=queue)
+
+    async def beginnings(self, line: InputLine) -> Sequence[int]:
+        """The `beginnings` of a line, which is not checked; none if it cannot be read."""
+        try:
+            size = len(line.data or b"")
+            return await self._executor.run(self._tenant, size, read_beginnings, line, self._rules)
+        except UnexpectedError:
+            return ()
 
     async def _queue(self, row: BatchLine) -> str:
         """The queue of the row's model; a key of one queue need not name it."""
@@ -92,7 +112,14 @@ async def unwritten_rows(
         yield row
 
 
-def read_line(line: InputLine, rules: LineRules) -> BatchLine | LineFault:
+def read_beginnings(line: InputLine, rules: LineRules) -> Sequence[int]:
+    try:
+        return beginnings_of(rules.fields_of(line)[1])
+    except LineFault:
+        return ()
+
+
+def read_line(line: InputLine, rules: LineRules, *, finds_order: bool = False) -> BatchLine | LineFault:
     """Returns the line, encoded, with its model in the place of its queue; without one, an empty text."""
     try:
         custom_id, fields = rules.fields_of(line)
@@ -102,6 +129,8 @@ def read_line(line: InputLine, rules: LineRules) -> BatchLine | LineFault:
         if not isinstance(model, str | None):
             problem = "give the name of a model, as /v1/models lists them"
             raise invalid("body.model", model, problem, custom_id=custom_id)
+        if finds_order:
+            row = replace(row, beginnings=beginnings_of(fields))
         return row if model else replace(row, queue="")
     except LineFault as fault:
         return fault
