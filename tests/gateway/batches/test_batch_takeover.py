@@ -14,6 +14,7 @@ import httpx2
 import pytest
 from support.batches import Line, answered, chat, counts, files_of, finished, made, rows_of
 from support.gateway import Gateway, gateway
+from support.grouped_lines import chats_alike, number_of
 from support.servers.servers import Server, lasting_server
 from support.workers.counting_worker import counted, model_name, serving, until, until_read, write_tokenizer
 from support.workers.hand_worker import hand_worker
@@ -145,3 +146,25 @@ async def test_a_gateway_that_is_asked_to_go_gives_its_batches_back(valkey: Serv
                     await until_read(lambda: worker.redis.exists(OPEN_TENANTS), lambda count: not count)
                     await (await worker.take()).end(last="late")
                     assert (await waiting).choices[0].text == "late"
+
+
+async def test_a_batch_of_groups_is_taken_over(valkey: Server, tmp_path: Path) -> None:
+    """Rows that are written are not read again."""
+    arguments = ("--files-url", tmp_path / "files", "--batch-lease-s", 0.6)
+    async with hand_worker(valkey.url) as worker:
+        with gateway(valkey.url, *arguments) as killed:
+            async with killed.client() as client:
+                batch = await made(client, chats_alike(9))
+            for _ in range(2):
+                job = await worker.take()
+                await job.end(last=str(number_of(job)))
+            key = TenantKeys("").batch(batch.id)
+            await until_read(lambda: worker.redis.hget(key, "completed"), lambda rows: rows == b"2")
+        with gateway(valkey.url, *arguments) as door:
+            for _ in range(7):
+                job = await worker.take()
+                await job.end(last=str(number_of(job)))
+            async with door.client() as client:
+                output, errors = await files_of(client, await finished(client, batch.id))
+    assert errors == []
+    assert answered(output) == {f"r{number}": str(number) for number in range(9)}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import InvalidRequest, NotFound, Unavailable
-from millstream.gateway.files.store.object_store import PART_BYTES, ObjectStore
+from millstream.gateway.files.store.object_store import PART_BYTES, MissingObject, ObjectStore
 
 
 async def parts(*given: bytes) -> AsyncIterator[bytes]:
@@ -40,6 +40,17 @@ async def test_what_is_written_is_read(store: ObjectStore) -> None:
     await store.delete("files/t/a")
     await store.delete("files/t/a")
     assert await paths(store, "files") == ["files/t/empty"]
+
+
+async def test_pieces_are_read_together_in_any_order(store: ObjectStore) -> None:
+    data = os.urandom(200_000)
+    await store.put("files/t/a", data)
+    begins = [150_000, 7, 8, 199_990, 7]
+    ends = [150_100, 70_000, 9, 200_000, 8]
+    found = await store.read_ranges("files/t/a", begins, ends)
+    assert found == [data[begin:end] for begin, end in zip(begins, ends, strict=True)]
+    with pytest.raises(MissingObject):
+        await store.read_ranges("files/t/b", begins, ends)
 
 
 async def test_an_object_is_there_whole_or_not_at_all(store: ObjectStore) -> None:

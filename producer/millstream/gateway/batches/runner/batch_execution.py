@@ -196,7 +196,7 @@ class BatchExecution:
                 yield line
             return
         async with self._input() as record:
-            read = partial(self._gateway.store.read, record.path)
+            read = partial(self._gateway.store.read_ranges, record.path)
             spans = (one for one in order.spans(record.bytes) if one[0] not in parts.written)
             async for line in lines_at(spans, read):
                 yield line

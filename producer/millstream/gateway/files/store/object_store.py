@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +24,7 @@ from millstream.logs.failure_log import FailureLog
 PART_BYTES = 8 * 1024**2  # S3 takes 10,000 parts: 80 GB in one object
 PARTS_UNDER_WAY = 3
 READ_BYTES = 256 * 1024  # least of a chunk that is read
+_CLOSE_BYTES = 64 * 1024  # between two pieces that are read as one
 _CLOUDS = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 _UNFINISHED = "*#[0-9]*"  # obstore's names of files that are being written
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=20)}
@@ -118,6 +119,16 @@ class ObjectStore:
             if chunk is None:
                 return
             yield bytes(chunk)
+
+    async def read_ranges(self, path: str, starts: Sequence[int], ends: Sequence[int]) -> list[bytes]:
+        """Returns pieces of an object, in one call for all of them; those that lie close together are one
+        request to the cloud. Raises MissingObject.
+        """
+        with self._reached(path):
+            found = await obstore.get_ranges_async(
+                self._store, path, starts=starts, ends=ends, coalesce=_CLOSE_BYTES
+            )
+            return list(map(bytes, found))
 
     async def delete(self, path: str) -> None:
         """Deletes the object, if there is one."""
