@@ -102,7 +102,7 @@ def _read(
     if loaded.heads.body is None:
         raise _NotRead(f"its layers cannot be computed apart: {loaded.heads.uncut}")
     processor = ImageProcessor.load(folder, config.image_options)
-    tower = load_tower(folder, loaded.dtype, loaded.device, processor.float_table(), mark)
+    tower = load_tower(folder, loaded.dtype, loaded.device, processor.float_table(), mark, loaded.library)
     if tower.rotary is not None and not hasattr(loaded.heads.body.call.module, ROTARY):
         raise _NotRead(f"its text layers have no {ROTARY}, in whose place that of its images would stand")
     worst = check_images(tower, processor, loaded)

@@ -29,6 +29,7 @@ ENTRIES = {  # by what is computed, and what keys and values are stored as
 }
 _MOST_LIKELY = {torch.bfloat16: "most_likely_bfloat16", torch.float32: "most_likely_float32"}
 _MASKED = {torch.bfloat16: "mask_bfloat16", torch.float32: "mask_float32"}
+_GATE = {torch.bfloat16: "gate_bfloat16", torch.float32: "gate_float32"}
 _CONVOLVE = {torch.bfloat16: "convolve_bfloat16", torch.float32: "convolve_float32"}
 _ADVANCE = {torch.bfloat16: "advance_bfloat16", torch.float32: "advance_float32"}
 _ATTENDED = [*[c_void_p] * 7, *[c_int64] * 6]
@@ -36,6 +37,7 @@ _MULTIPLIED = [c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int32, c_int32
 _CODED = [*[c_void_p] * 6, c_int64, *[c_int32] * 5]
 _MASKING = [c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_int64, c_int32]
 _CHOSEN = [c_void_p, *[c_int64] * 3, c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_int32]
+_GATED = [c_void_p, c_void_p, c_int64, c_float, c_float, c_int32]
 _CONVOLVED = [*[c_void_p] * 6, c_int64]
 _ADVANCED = [*[c_void_p] * 8, *[c_int64] * 3]
 
@@ -49,6 +51,8 @@ MultiplyCodes = Callable[..., None]
 MostLikely = Callable[[int, int, int, int, int | None, int | None, int, int, int, int], None]
 # logits, their count in a row, and from one row to the next; rows, their count, bits, words of a row, threads
 Mask = Callable[[int, int, int, int, int, int, int, int], None]
+# numbers, out, their count, factors of x and x³, threads
+Gate = Callable[[int, int, int, float, float, int], None]
 # inputs, weight, bias, out, numbers, step, numbers from one token of inputs to the next
 Convolve = Callable[..., None]
 # query, key, value, log_decay, beta, out, numbers, step, distances of tokens in the first three
@@ -165,6 +169,7 @@ class Library:
         self.multiply_codes: Mapping[torch.dtype, MultiplyCodes] = self._entries(codes, _CODED)
         self.most_likely: Mapping[torch.dtype, MostLikely] = self._entries(_MOST_LIKELY, _CHOSEN)
         self.mask: Mapping[torch.dtype, Mask] = self._entries(_MASKED, _MASKING)
+        self.gate: Mapping[torch.dtype, Gate] = self._entries(_GATE, _GATED)
         self.convolve: Mapping[torch.dtype, Convolve] = self._entries(_CONVOLVE, _CONVOLVED)
         self.most_taps: int = self._entry("most_taps", [], c_int32)()  # of a convolution
         self.advance: Mapping[torch.dtype, Advance] = self._entries(_ADVANCE, _ADVANCED)

@@ -254,3 +254,30 @@ inline uint16_t narrowed(float value) {
     const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     return value == value ? uint16_t(rounded) : uint16_t(0x7fc0);
 }
+
+// The first `count` of some numbers, as floats; the others are 0.
+template <class T>
+inline Vector load_some(const T* from, int count) {
+    if (count >= LANES) return widened_numbers(from);
+    Vector some{};
+    for (int lane = 0; lane < count; ++lane) some[lane] = widened(from[lane]);
+    return some;
+}
+
+inline void store_some(float* to, Vector numbers, int count) {
+    if (count >= LANES)
+        store(to, numbers);
+    else
+        for (int lane = 0; lane < count; ++lane) to[lane] = numbers[lane];
+}
+
+inline void store_some(uint16_t* to, Vector numbers, int count) {
+#if defined(__AVX2__)
+    if (count >= LANES) {
+        const IntVector bits = (IntVector)numbers, rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+        store_shorts(to, numbers == numbers ? rounded : IntVector{} + 0x7fc0);
+        return;
+    }
+#endif
+    for (int lane = 0; lane < std::min(count, LANES); ++lane) to[lane] = narrowed(numbers[lane]);
+}
