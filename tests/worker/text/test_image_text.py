@@ -91,7 +91,7 @@ def test_an_image_without_its_features_fails_its_own_job(whole: VisionCheckpoint
     images[0] = ImageTokens((5, 6), ((0, 2),))
     shown, request = ImageText(facts_of(whole), text, spliced=False), asked(*BOTH)
     with pytest.raises(ValueError, match="other features than its tokens have"):
-        shown.filled(request, text.encode(request), images, thinks=False)
+        shown.filled(request, text.encode(request), images)
 
 
 def probe_of(whole: VisionCheckpoint, text: TextModel) -> tuple[str, Probe]:

@@ -67,11 +67,12 @@ class InputFile:
         """
         self._plain.file.seek(place)
         data = self._read(self._plain.file.readline, self._most + len(codecs.BOM_UTF8) + 1)
+        ended = data.endswith(b"\n") or len(data) > self._most
         data = data.removesuffix(b"\n")
         data = data.removeprefix(codecs.BOM_UTF8) if number == 1 else data
         if not data or data.isspace():
             return None
-        return InputLine(number, data if len(data) <= self._most else None, self._most, place)
+        return InputLine(number, data if len(data) <= self._most else None, self._most, place, ended)
 
     def __enter__(self) -> InputFile:
         return self
