@@ -69,6 +69,22 @@ def test_a_page_is_encoded_once_for_all_its_questions() -> None:
     assert _encoded(rig) == [PAGE] * 4
 
 
+def test_a_page_is_computed_once_for_all_its_questions() -> None:
+    """Also where steps encode one unit each: the others join once all are there."""
+    rig = _rig(step_time_target_s=1.0, max_rows=8)
+    chat = ask(9, 4, 60, priority=0)
+    questions = [_about(handle, 5, PAGE, PAGE, 3 + handle, max_tokens=2) for handle in range(1, 6)]
+    _hold(rig, *questions)
+    rig.add(chat)
+    rig.steps(2)
+    rig.add(*questions)
+    rig.run()
+    alone = len(questions[0].prompt)
+    own = sum(3 + handle + SIZES["block_size"] for handle in range(1, 6))
+    assert rig.scheduler.stats().prompt_computed_total <= len(chat.prompt) + alone + own
+    assert _encoded(rig) == [PAGE] * 4
+
+
 def test_other_images_share_no_blocks() -> None:
     rig = _rig()
     first, second = _about(1, 2, PAGE, 6), _about(2, 2, OTHER, 6)

@@ -42,5 +42,10 @@ class EncodeChoice:
             for unit, _ in placed.units(begin, begin + 1)
         )
 
+    def incomplete(self, images: Sequence[PlacedImage], begin: int) -> set[HeldImage]:
+        """Returns the images with features behind place `begin` that not all are there after the step."""
+        ahead = {placed.image for placed in images if placed.end > begin}
+        return {image for image in ahead if not all(self._is_there(image, n) for n in range(image.units))}
+
     def _is_there(self, image: HeldImage, unit: int) -> bool:
         return unit in image.encoded or (image, unit) in self.chosen

@@ -60,6 +60,11 @@ class PlacedImage:
         """Returns the place of its first feature."""
         return self._firsts[0]
 
+    @property
+    def end(self) -> int:
+        """Returns the place behind its last feature."""
+        return self._firsts[-1] + self._counts[-1]
+
     def pieces(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
         """Yields place, feature and number of the features that stand at places begin <= p < end."""
         for run in range(max(0, bisect_right(self._firsts, begin) - 1), len(self._firsts)):

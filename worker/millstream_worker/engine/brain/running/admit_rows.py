@@ -17,8 +17,8 @@ def admit(running_rows: RunningRows, selection: Selection, now: float) -> None:
     """Admit rows in order until one does not fit, while the selection has budget: the rows behind it must
     wait, or they would keep it out for ever. Those that a running row is about to make a checkpoint for are
     passed over until it is there, or that row is gone, and no row behind them takes a slot that they will
-    take then: the next document would need the blocks of theirs. Those that begin with an image while the
-    step encodes no more are passed over until one does.
+    take then: the next document would need the blocks of theirs. Those whose image is to be encoded first are
+    passed over until it may be, or is.
     """
     batch, waiting = running_rows.batch, running_rows.waiting
     if not selection.budget or not batch.free_slots:
@@ -26,7 +26,7 @@ def admit(running_rows: RunningRows, selection: Selection, now: float) -> None:
     passed = awaiting = 0
     for row in waiting.order(now):
         cached = running_rows.cached_blocks(row)
-        begins = selection.encodes.may_begin(row.origin.images, len(cached) * batch.block_size)
+        begins = running_rows.may_begin(row, cached, selection.encodes)
         awaits = running_rows.awaits_state(row, cached)
         if not begins or awaits:
             passed += 1
@@ -63,7 +63,7 @@ def displace(running_rows: RunningRows, now: float) -> None:
     if (
         row.origin.request.alone
         or running_rows.awaits_state(row, cached)
-        or not _may_begin(running_rows, row, cached)
+        or not running_rows.may_begin(row, cached, running_rows.encodes())
     ):
         return
     lower = batch.at(running[batch.priority[running] > row.priority])
@@ -87,14 +87,8 @@ def priority_to_admit(running_rows: RunningRows, now: float) -> float:
     row = next(waiting.order(now))
     cached = running_rows.cached_blocks(row)
     ready = running_rows.missing_blocks(row, cached) <= 0 and not running_rows.awaits_state(row, cached)
-    ready = ready and _may_begin(running_rows, row, cached)
+    ready = ready and running_rows.may_begin(row, cached, running_rows.encodes())
     return row.priority if ready and _may_join(running_rows, row) else inf
-
-
-def _may_begin(running_rows: RunningRows, row: Row, cached: list[int]) -> bool:
-    """False for a row that begins with an image, while the next step encodes none."""
-    begin = len(cached) * running_rows.batch.block_size
-    return running_rows.encodes().may_begin(row.origin.images, begin)
 
 
 def _may_join(running_rows: RunningRows, row: Row) -> bool:

@@ -80,6 +80,24 @@ class RunningRows:
         chain = row.hash_blocks(most, self.batch.block_size)[:most]
         return self.states.awaited(chain, len(cached), row.priority)
 
+    def may_begin(self, row: Row, cached: list[int], encodes: EncodeChoice) -> bool:
+        """False for a row that begins with an image, while the step encodes none; and for one that has an
+        image for which a running row waits, or they would both compute what stands behind each unit."""
+        begin = len(cached) * self.batch.block_size
+        images = row.origin.images
+        return encodes.may_begin(images, begin) and not (images and self._awaits_image(row, begin, encodes))
+
+    def _awaits_image(self, row: Row, begin: int, encodes: EncodeChoice) -> bool:
+        left = encodes.incomplete(row.origin.images, begin)
+        if not left:
+            return False
+        return any(
+            placed.image in left
+            for other in self.batch.at(self.batch.prefilling.nonzero()[0])
+            if other.priority <= row.priority
+            for placed in other.origin.images
+        )
+
     def next_chunk(self, row: Row, most: int, encodes: EncodeChoice) -> Chunk:
         """Returns the next known tokens of a row, at most `most`: up to where it is to make a checkpoint, and
         to the first feature of an image that the step cannot have, which may be none."""
