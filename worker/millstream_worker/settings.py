@@ -200,7 +200,7 @@ class Settings(BaseSettings):
     max_died_alone: int = Field(2, ge=1, le=100)
     """Number of deaths in isolation after which a job becomes a dead letter."""
     max_dead: int = Field(10_000, ge=1)
-    """Most dead letters kept per shard, and no more than 256 MiB of them; the oldest are removed first."""
+    """Most dead letters kept per shard, and about 256 MiB of them; the oldest are removed first."""
     engine_restarts: int = Field(5, ge=0)
     """Number of consecutive failed engine starts that the worker retries before it exits."""
     # a step of a minute makes progress every few layers

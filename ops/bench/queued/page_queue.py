@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -191,33 +191,41 @@ async def _first_tokens(url: str, options: argparse.Namespace) -> dict[str, list
     found: dict[str, list[float]] = {"alone": [], "beside pages": []}
     async with AsyncClient(url, queue=QUEUE) as client:
         await client.wait((await client.submit("Hello", max_tokens=4)).id, timeout_s=120)
-        for turn in range(options.turns):
+        for _ in range(options.turns):
             found["alone"] += await _asked(client, options.texts)
-            async with _flood(client, turn):
+            with _flooded(url):
                 found["beside pages"] += await _asked(client, options.texts)
     return found
 
 
-@contextlib.asynccontextmanager
-async def _flood(client: AsyncClient, turn: int) -> AsyncIterator[None]:
-    """Pages that others wait for, 16 of them under way, until the block ends."""
-    files = [page(1000 * (turn + 1) + number) for number in range(64)]
+async def flood(url: str) -> None:
+    """Pages that others wait for, 16 of them under way, until the process ends."""
+    files = [page(number) for number in range(64)]
+    async with AsyncClient(url, queue=QUEUE) as client:
 
-    async def one(place: int) -> None:
-        for turned in range(place, 1_000_000, 16):
-            # another text each time: the same request would be answered once
-            content = [{"type": "image", "image": files[turned % 64]}, {"type": "text", "text": f"{turned}?"}]
-            job = await client.submit(messages=[{"role": "user", "content": content}], max_tokens=32)
-            await client.wait(job.id, timeout_s=120)
+        async def one(place: int) -> None:
+            for turned in range(place, 1_000_000, 16):
+                # another text each time: the same request would be answered once
+                question = {"type": "text", "text": f"{turned}, {time.monotonic()}?"}
+                content = [{"type": "image", "image": files[turned % 64]}, question]
+                job = await client.submit(
+                    messages=[{"role": "user", "content": content}], max_tokens=32, lane="batch"
+                )
+                await client.wait(job.id, timeout_s=120)
 
-    sending = [asyncio.create_task(one(place)) for place in range(16)]
-    await asyncio.sleep(2)  # until it is one
+        await asyncio.gather(*map(one, range(16)))
+
+
+@contextlib.contextmanager
+def _flooded(url: str) -> Iterator[None]:
+    command = f"import asyncio; from ops.bench.queued.page_queue import flood; asyncio.run(flood({url!r}))"
+    process = subprocess.Popen([sys.executable, "-c", command], stderr=subprocess.DEVNULL)
     try:
+        time.sleep(5)  # until it is one
         yield
     finally:
-        for task in sending:
-            task.cancel()
-        await asyncio.gather(*sending, return_exceptions=True)
+        process.terminate()
+        process.wait()
 
 
 async def _asked(client: AsyncClient, count: int) -> list[float]:

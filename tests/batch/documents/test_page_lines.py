@@ -107,10 +107,13 @@ def test_pages_that_an_unfinished_run_has_not_answered(tmp_path: Path) -> None:
         "b.png": {0: NO_ROW},
     }
     assert (joined.torn, joined.has_lines) == (paths[:2], True)
-    text, image = (path.read_text() for path in joined.write(tmp_path))
+    (tmp_path / "b.png.md").write_text("of an earlier run")
+    [text] = (path.read_text() for path in joined.write(tmp_path))
     assert text.startswith("text 1\n\ntext 2\n\n<!-- page 3 has no answer (no_row) -->")
     assert text.endswith("<!-- page 7 has no answer (no_row) -->\n")
-    assert image == "<!-- page 0 has no answer (no_row) -->\n"
+    assert (
+        tmp_path / "b.png.md"
+    ).read_text() == "of an earlier run"  # a document without a row is not written
     assert [path.read_bytes() for path in paths] == before
 
 
@@ -126,6 +129,14 @@ def test_lines_of_a_run_may_be_given_or_away(tmp_path: Path) -> None:
     assert not JoinedDocuments(out).has_lines
     moved.rename(tmp_path / "out.run.stdin")  # of standard input a run keeps a copy
     assert len(JoinedDocuments(out).failed["a.pdf"]) == 5
+
+
+def test_lines_that_the_run_refuses_are_no_pages(tmp_path: Path) -> None:
+    out = unfinished(tmp_path, *range(1, 8))
+    with (tmp_path / "in.jsonl").open("ab") as lines:
+        lines.write(b"[" * 100_000 + b"\n7\n")
+        lines.write(b'{"custom_id": "\\ud800"}\n{"custom_id": "%s"}\n' % (b"x" * 600))
+    assert dict(JoinedDocuments(out).failed) == {"a.pdf": {}, "b.png": {0: NO_ROW}}
 
 
 def test_rows_that_are_not_packed_yet_are_read(tmp_path: Path) -> None:

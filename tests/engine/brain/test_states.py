@@ -256,3 +256,14 @@ def test_what_states_cannot_have_is_refused(beside: dict[str, object], problem: 
 def test_the_configuration_has_no_places_by_default() -> None:
     assert SchedulerConfig.__dataclass_fields__["state_places"].default == 0
     assert rig_of().scheduler.states is None
+
+
+def test_no_row_takes_a_slot_of_those_that_wait_for_a_checkpoint() -> None:
+    document = tuple(range(5000, 5040))
+    rig = rig_of(max_rows=8, blocks=200, max_step_tokens=200, pipeline_depth=0, state_places=8)
+    rig.add(*[ask(handle, (*document, 900 + handle), 30) for handle in range(4)])
+    rig.add(*[ask(10 + handle, 3, 20) for handle in range(12)])
+    rig.step()
+    assert [handle for handle, _ in rig.admitted] == [0, 10, 11, 12, 13]
+    rig.step()
+    assert {1, 2, 3} < {handle for handle, _ in rig.admitted}

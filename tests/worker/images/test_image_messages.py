@@ -64,6 +64,7 @@ REFUSED_ARRAYS: dict[str, Any] = {
     "too many bytes": ("pixel_values", "float32", (1, 2), bytes(9)),
     "a shape of fractions": ("pixel_values", "float32", (1.0, 2), bytes(8)),
     "a shape of two lacks": ("pixel_values", "float32", (-1, -2), bytes(8)),
+    "a shape of nothing": ("pixel_values", "uint8", (2**62, 0, 3), b""),
     "a shape that is a number": ("pixel_values", "float32", 2, bytes(8)),
     "a shape of no end": ("pixel_values", "float32", (2**63,) * 200_000, bytes(8)),
 }

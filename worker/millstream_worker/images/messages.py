@@ -126,6 +126,8 @@ def image_data(plain: Any) -> ImageData:
     """Raises ValueError and others for what no child sends that a hostile file has not taken over."""
     tokens, arrays = plain
     made = ImageData(ImageTokens(*tokens), tuple(PackedArray(*array) for array in arrays))
+    if not any(array.name == "pixel_values" for array in made.arrays):
+        raise ValueError("an image without pixels")
     for array in made.arrays:
         _check_array(array)
     _check_tokens(made.tokens)
@@ -136,7 +138,8 @@ def _check_array(array: PackedArray) -> None:
     """An engine makes an array of it, and would end by another."""
     if type(array.name) is not str or type(array.data) is not bytes:
         raise ValueError("an array without a name or bytes")
-    if len(array.shape) > _MOST_AXES or not all(type(size) is int and size >= 0 for size in array.shape):
+    sizes = array.shape
+    if len(sizes) > _MOST_AXES or not all(type(size) is int and 0 < size < 2**31 for size in sizes):
         raise ValueError("an array without a shape")
     if prod(array.shape) * ITEM_BYTES[array.dtype] != len(array.data):
         raise ValueError("an array of another size than its shape has")

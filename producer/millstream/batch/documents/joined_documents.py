@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import defaultdict
@@ -13,6 +14,8 @@ from millstream.batch.files.input_file import InputFile
 from millstream.batch.files.paths import RunPaths
 from millstream.batch.files.rowfile import WriteFailed, replaced_file
 from millstream.batch.files.runfile import source_of
+from millstream.batch.rows.batch_lines import custom_id_of, parse
+from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.line_splitter import InputLine
 from millstream.errors import InvalidRequest
 from millstream.openai.answer_body import first_text
@@ -48,7 +51,7 @@ class JoinedDocuments:
         source = lines or _lines_of(place)
         self.has_lines = source is not None
         for name, page in _places(source) if source is not None else ():
-            if page not in self._texts[name]:
+            if page not in self._texts.get(name, ()):  # a document without any row is told, and not written
                 self.failed[name].setdefault(page, NO_ROW)
         for name, texts in self._texts.items():
             failed = self.failed[name]
@@ -118,12 +121,8 @@ def _places(source: Path) -> Iterator[tuple[str, int]]:
     """The pages of the lines that can be told."""
     with InputFile(source) as lines:
         for line in lines:
-            try:
-                custom_id = json.loads(line.data or b"")["custom_id"]
-            except (ValueError, KeyError, TypeError):
-                continue
-            if isinstance(custom_id, str) and custom_id:
-                yield _place(custom_id)
+            with contextlib.suppress(LineFault):
+                yield _place(custom_id_of(parse(line.data or b"")))
 
 
 def _place(custom_id: str) -> tuple[str, int]:

@@ -93,8 +93,10 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         data, problem, lacking = b"", "", ""
         try:
             data = rendered(Path(path), tuple(seen), page, dpi, page_format)
-        except (PageProblem, MissingExtra) as error:
+        except PageProblem as error:
             problem = str(error)
+        except MissingExtra as error:
+            lacking = str(error)
         except OSError as error:
             problem = f"cannot be read ({error.strerror})"
         except MachineProblem as error:

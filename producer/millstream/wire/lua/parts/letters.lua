@@ -1,5 +1,5 @@
--- Dead letters are bounded by their number and, as they may hold images, by their bytes: the oldest go. A letter that
--- brings them above their bytes stays until the next one comes.
+-- Dead letters are bounded by their number and, as they may hold images, by their bytes: the oldest go, as many as would
+-- take what is too much if all had one size. Where large ones follow small ones it is some letters until they fit.
 local MOST_DEAD_BYTES = 268435456
 
 local function bury(dead, max_dead, ...)

@@ -31,10 +31,12 @@ def admit(running_rows: RunningRows, selection: Selection, now: float) -> None:
         if not begins or awaits:
             passed += 1
             awaiting += awaits
-            if passed > MOST_PASSED or awaiting >= len(batch.free_slots):
+            if passed > MOST_PASSED:
                 break
             waiting.pass_over(row)
             continue
+        if awaiting >= len(batch.free_slots):
+            break
         if not _may_join(running_rows, row) or running_rows.missing_blocks(row, cached) > 0:
             break
         running_rows.enter(row, cached, now)
