@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from millstream.batch.files.input_file import InputFile
+from millstream.batch.files.input_file import ChangedInput, InputFile
 from millstream.batch.media.media_reader import MediaReader
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import LineFault
@@ -67,14 +67,14 @@ class RowLoader:
         return replace(row, requests=(whole,), late_bytes=MAX_MESSAGE_BYTES - left, light=row)
 
     def _again(self, row: BatchLine) -> BatchLine | InvalidRequest:
-        with InputFile(self._source) as lines:
-            line = lines.line_at(row.place, row.line)
         try:
+            with InputFile(self._source) as lines:
+                line = lines.line_at(row.place, row.line)
             if line is not None:
                 found = self._rules.row_of(line, *self._rules.fields_of(line))
                 if found.digest == row.digest:
                     return replace(row, requests=found.requests, encoded=found.encoded, light=row)
-        except LineFault:
+        except (LineFault, ChangedInput):
             pass
         problem = "the line has changed while the run was under way"
         return InvalidRequest("messages", self._source.name, problem)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from millstream.batch.files.input_file import InputFile
+from millstream.batch.rows.line_splitter import InputLine
 from millstream.errors import InvalidRequest
 
 
@@ -87,3 +88,26 @@ def test_a_large_file_takes_the_memory_of_its_longest_line(path: Path) -> None:
         finally:
             tracemalloc.stop()
     assert peak < 8_000_000
+
+
+def test_a_line_at_its_place_is_as_it_was_iterated(path: Path) -> None:
+    """Also one of too many blanks, which is no blank line."""
+    path.write_bytes(b"\xef\xbb\xbf" + b"a" * 100 + b"\n" + b" " * 101 + b"\n\nb\n" + b"c" * 101 + b"\n")
+    with InputFile(path, 100) as source:
+        lines = list(source)
+    with InputFile(path, 100) as source:
+        assert [source.line_at(line.place, line.number) for line in lines] == lines
+    assert lines[1] == InputLine(2, None, 100, 104)
+
+
+def test_a_place_where_no_line_begins_any_more_is_told(path: Path) -> None:
+    """A blank line is none that was read; the end of the file is no change of what was before."""
+    path.write_bytes(b"a\nb\n\n  \n")
+    with InputFile(path) as source:
+        assert source.line_at(0, 1) == InputLine(1, b"a")
+        assert source.line_at(2, 2) == InputLine(2, b"b", place=2)
+        assert source.line_at(8, 5) is None
+        assert source.line_at(40, 9) is None
+        for place in (1, 3, 4, 5, 6):
+            with pytest.raises(InvalidRequest, match="IN: has changed while the run was under way; start it"):
+                source.line_at(place, 2)

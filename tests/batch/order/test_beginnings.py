@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -99,5 +100,17 @@ def test_bodies_that_cannot_be_read_have_none() -> None:
     deep: Any = "x"
     for _ in range(100_000):
         deep = [deep]
-    for body in (None, 7, {}, {"messages": [deep]}, {"prompt": deep}, {"messages": [None, {"content": 7}]}):
+    faulty = ({"messages": [deep]}, {"prompt": deep}, {"model": deep}, {"messages": [None, {"content": 7}]})
+    for body in (None, 7, {}, *faulty):
         assert beginnings_of({"body": body}) == ()
+
+
+def test_a_line_of_many_short_images_takes_little_memory() -> None:
+    images = parts(*["a.png"] * 2_000)
+    tracemalloc.start()
+    try:
+        assert len(chat(images)) == len(SIZES)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000  # 6 KB each would be 12 MB

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from millstream.batch.order import line_order
 from millstream.batch.order.line_order import LineOrder, OrderedPass
 from millstream.batch.order.ordered_input import ordered_lines
 from millstream.batch.rows.line_splitter import InputLine
+from millstream.errors import InvalidRequest
 
 DATA = b"\xef\xbb\xbfa1\r\n\n \nb1\na2\n" + b"c" * 300 + b"\nb2\na3"
 IN_ORDER = [(1, b"a1\r"), (5, b"a2"), (8, b"a3"), (4, b"b1"), (7, b"b2"), (6, None)]
@@ -82,6 +84,34 @@ async def test_a_file_that_was_cut_off_meanwhile_has_fewer_lines(path: Path, pac
     order = order_of(path)
     write(path, packing(DATA[:20]))
     assert told(await read(path, order))[:3] == [(1, b"a1\r"), (5, b"a2"), (4, b"b1")]
+
+
+async def test_a_file_that_was_changed_meanwhile_is_told(path: Path) -> None:
+    """Places may point at newlines now: no line is lost without a word."""
+    write(path, DATA)
+    order = order_of(path)
+    write(path, DATA.replace(b"a2", b"\n\n"))
+    with pytest.raises(InvalidRequest, match="has changed while the run was under way; start it again"):
+        await read(path, order)
+
+
+async def test_one_stretch_is_held_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no line of it that was sent."""
+    monkeypatch.setattr(line_order, "STRETCH_BYTES", 4 * 500_300)
+    write(path, gzip.compress((b"a" * 500_000 + b"\n" + b"b" * 500_000 + b"\n") * 4, 1))
+    with InputFile(path) as source:
+        ordered = OrderedPass(whole=False)
+        for line in source:
+            ordered.take(line.number, line.place, len(line.data or b""), list((line.data or b"")[:1]))
+    order = ordered.end()
+    assert order.stretches == [4, 4]
+    tracemalloc.start()
+    try:
+        with InputFile(path) as source:
+            held = [tracemalloc.get_traced_memory()[0] async for _ in ordered_lines(source, order)]
+    finally:
+        tracemalloc.stop()
+    assert [size // 500_000 for size in held] == [4, 3, 2, 1, 4, 3, 2, 1]
 
 
 @pytest.mark.parametrize("letters", ["abc", "aabb", "abbb"])

@@ -47,3 +47,5 @@ def test_groups_and_what_they_share_are_told(tmp_path: Path, capsys: pytest.Capt
     assert "groups" not in printed(DONE, tmp_path, capsys)
     summary = replace(DONE, groups=12, shared_tokens=38_400)
     assert printed(summary, tmp_path, capsys)["groups"] == "12 groups sharing ~38,400 tokens"
+    nothing_sent = replace(summary, reused=summary.completed)
+    assert "groups" not in printed(nothing_sent, tmp_path, capsys)

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import ProtocolError
+from millstream.gateway.batches.records.batch_catalogue import BatchCatalogue
 from millstream.gateway.batches.records.batch_part import BatchPart
 from millstream.gateway.batches.records.batch_record import BatchRecord, RowKind
 from millstream.gateway.batches.records.line_set import LineSet, ranges_of
+
+RIGHT = {
+    "status": "validating", "endpoint": "e", "input_file_id": "f", "completion_window": "1h",
+    "created_s": "1", "expires_s": "2",
+}  # fmt: skip
 
 
 @given(st.sets(st.integers(1, 300)))
@@ -39,11 +50,7 @@ def test_damaged_records_are_told() -> None:
         with pytest.raises(ProtocolError):
             BatchPart.of(text)
     assert BatchPart.of("error x 1 2") == BatchPart(RowKind.ERROR, "x", 1, 2)
-    right = {
-        "status": "validating", "endpoint": "e", "input_file_id": "f", "completion_window": "1h",
-        "created_s": "1", "expires_s": "2",
-    }  # fmt: skip
-    assert len(BatchRecord.of("t", "batch_1", right).to_api()) == 22
+    assert len(BatchRecord.of("t", "batch_1", RIGHT).to_api()) == 22
     for name, value in (
         ("status", "lost"),
         ("created_s", "x"),
@@ -54,4 +61,22 @@ def test_damaged_records_are_told() -> None:
         ("errors", "3"),
     ):
         with pytest.raises(ProtocolError):
-            BatchRecord.of("t", "batch_1", right | {name: value})
+            BatchRecord.of("t", "batch_1", RIGHT | {name: value})
+
+
+async def test_the_lines_of_many_parts_keep_nobody_waiting() -> None:
+    """A part of a grouped batch has as many ranges as rows."""
+
+    async def ranges(*_: Any) -> list[bytes]:
+        return [b"1,3,5"] * 100
+
+    redis: Any = SimpleNamespace(reach=nullcontext, client=SimpleNamespace(lrange=ranges))
+    parts = [BatchPart(RowKind.OUTPUT, str(place), 3, 9) for place in range(100)]
+    batch = BatchRecord.of("t", "batch_1", RIGHT)
+    reading = asyncio.ensure_future(BatchCatalogue(redis).written_lines(batch, parts, [], 5))
+    turns = 0
+    while not reading.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > len(parts)
+    assert len(reading.result().lines) == 3

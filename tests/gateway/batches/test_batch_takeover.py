@@ -149,12 +149,12 @@ async def test_a_gateway_that_is_asked_to_go_gives_its_batches_back(valkey: Serv
 
 
 async def test_a_batch_of_groups_is_taken_over(valkey: Server, tmp_path: Path) -> None:
-    """Rows that are written are not read again."""
+    """Rows that are written are not read again, and have numbers above that of the requests."""
     arguments = ("--files-url", tmp_path / "files", "--batch-lease-s", 0.6)
     async with hand_worker(valkey.url) as worker:
         with gateway(valkey.url, *arguments) as killed:
             async with killed.client() as client:
-                batch = await made(client, chats_alike(9))
+                batch = await made(client, [part for line in chats_alike(9) for part in (line, b"\n")])
             for _ in range(2):
                 job = await worker.take()
                 await job.end(last=str(number_of(job)))

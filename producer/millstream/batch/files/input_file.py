@@ -15,6 +15,13 @@ from millstream.errors import InvalidRequest
 _PIECE_BYTES = 64 * 1024
 
 
+class ChangedInput(InvalidRequest):
+    """Another file stands at the path, or lines of it have moved."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("IN", str(path), "has changed while the run was under way; start it again")
+
+
 class InputFile:
     """A context manager; iterate it once. Raises InvalidRequest if compressed data is cut off or damaged."""
 
@@ -62,17 +69,24 @@ class InputFile:
         yield from self._splitter.end()
 
     def line_at(self, place: int, number: int) -> InputLine | None:
-        """The line that begins at this byte; None: it is blank, as the file is another one now. Use it on a
-        file that is not iterated.
+        """The line that begins at this byte, as it was read before; None: the file ends there now. Raises
+        ChangedInput if no line begins there, or a blank one. Use it on a file that is not iterated.
         """
-        self._plain.file.seek(place)
+        self._plain.file.seek(max(0, place - 1))
+        before = self._read(self._plain.file.read, 1) if place else b"\n"
+        if before not in (b"", b"\n"):
+            raise ChangedInput(self.path)
         data = self._read(self._plain.file.readline, self._most + len(codecs.BOM_UTF8) + 1)
         ended = data.endswith(b"\n") or len(data) > self._most
         data = data.removesuffix(b"\n")
         data = data.removeprefix(codecs.BOM_UTF8) if number == 1 else data
-        if not data or data.isspace():
-            return None
-        return InputLine(number, data if len(data) <= self._most else None, self._most, place, ended)
+        if len(data) > self._most:
+            return InputLine(number, None, self._most, place, ended)
+        if data and not data.isspace():
+            return InputLine(number, data, self._most, place, ended)
+        if ended or data:
+            raise ChangedInput(self.path)
+        return None
 
     def __enter__(self) -> InputFile:
         return self

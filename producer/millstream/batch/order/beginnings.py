@@ -6,7 +6,7 @@ they begin alike, whatever their custom_ids and sampling.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from zlib import adler32, crc32
@@ -27,17 +27,17 @@ def beginnings_of(fields: Mapping[str, Any]) -> Sequence[int]:
     body = fields.get("body")
     if not isinstance(body, dict):
         return ()
-    pieces = [f"{fields.get('url')}{_END}{body.get('model')}{_END}"]
+    pieces: list[str] = []
+    left = _MOST
     try:
-        if not _BEFORE.isdisjoint(body):
-            pieces.append(repr([body.get(name) for name in sorted(_BEFORE)]))
-        if isinstance(messages := body.get("messages"), list):
-            _add_messages(pieces, messages)
-        else:
-            _add_prompt(pieces, body.get("prompt"))
+        for piece in _pieces(fields, body):
+            pieces.append(piece[:left])
+            left -= len(pieces[-1])
+            if not left:
+                break
     except RecursionError:  # it becomes an error row
         return ()
-    text = "".join(pieces)[:_MOST]
+    text = "".join(pieces)
     return _hashes(text.encode("utf-8", "surrogatepass")) if 4 * len(text) >= SIZES[0] else ()
 
 
@@ -56,33 +56,41 @@ def _hashes(data: bytes) -> list[int]:
     return hashes
 
 
-def _add_messages(pieces: list[str], messages: Sequence[Any]) -> None:
-    size = 0
-    for message in messages:
-        if not isinstance(message, dict):
-            pieces.append(repr(message))
-            continue
-        role, content = message.get("role"), message.get("content")
-        if not isinstance(content, str):
-            content = _END.join(map(_part, content)) if isinstance(content, list) else repr(content)
-        pieces += f"{role}{_END}", content[:_MOST], _END  # a text is the same as a single part with it
-        if len(message) > 2:
-            pieces.append(repr([(key, message[key]) for key in sorted(message.keys() - {"role", "content"})]))
-        size += len(content)
-        if size >= _MOST:
-            return
-
-
-def _add_prompt(pieces: list[str], prompt: object) -> None:
-    """A text, token ids, or a list of these."""
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
-        with suppress(TypeError, OverflowError):  # it becomes an error row
-            pieces.append(array("I", prompt[: _MOST // BYTES_PER_TOKEN]).tobytes().decode("latin-1"))
-    elif isinstance(prompt, list):
-        for one in prompt:
-            _add_prompt(pieces, one)
+def _pieces(fields: Mapping[str, Any], body: Mapping[str, Any]) -> Iterator[str]:
+    """The text that is compared, made no further than it is asked for: a short image has a long piece."""
+    yield f"{fields.get('url')}{_END}{body.get('model')}{_END}"
+    if not _BEFORE.isdisjoint(body):
+        yield repr([body.get(name) for name in sorted(_BEFORE)])
+    if isinstance(messages := body.get("messages"), list):
+        for message in messages:
+            yield from _of_message(message)
     else:
-        pieces += (prompt[:_MOST] if isinstance(prompt, str) else repr(prompt)), _END
+        yield from _of_prompt(body.get("prompt"))
+
+
+def _of_message(message: object) -> Iterator[str]:
+    if not isinstance(message, dict):
+        yield repr(message)
+        return
+    content = message.get("content")
+    yield f"{message.get('role')}{_END}"
+    for part in content if isinstance(content, list) else [content]:  # a text is as a single part with it
+        yield _part(part)
+        yield _END
+    if len(message) > 2:
+        yield repr([(key, message[key]) for key in sorted(message.keys() - {"role", "content"})])
+
+
+def _of_prompt(prompt: object) -> Iterator[str]:
+    """A text, token ids, or a list of these."""
+    are_ids = isinstance(prompt, list) and prompt and isinstance(prompt[0], int)
+    for one in prompt if isinstance(prompt, list) and not are_ids else [prompt]:
+        if isinstance(one, list):
+            with suppress(TypeError, OverflowError):  # it becomes an error row
+                yield array("I", one[: _MOST // BYTES_PER_TOKEN]).tobytes().decode("latin-1")
+        else:
+            yield one if isinstance(one, str) else repr(one)
+        yield _END
 
 
 def _part(part: object) -> str:

@@ -24,10 +24,12 @@ async def ordered_lines(source: InputFile, order: LineOrder | None) -> AsyncIter
     elif order is not None and order.moved:
         begin = 0
         for count in order.stretches:
-            held = await asyncio.to_thread(list, islice(lines, count))
+            held: list[InputLine | None] = await asyncio.to_thread(list, islice(lines, count))
             for at in order.order[begin : begin + count]:
                 if at - begin < len(held):  # it may have been cut off since
-                    yield held[at - begin]
+                    one, held[at - begin] = held[at - begin], None  # the next stretch needs its memory
+                    if one is not None:
+                        yield one
             begin += count
     for line in lines:
         yield line

@@ -40,7 +40,8 @@ class Percentiles:
 class Summary:
     """`completed` and `failed` count this run; `skipped` lines have their row from earlier ones, which is an
     error row for `skipped_failed` of them. Tokens are those that were computed: `reused` lines have none.
-    `seconds` and `work` are of this run, `spent` of all runs of this output, this one too.
+    `seconds` and `work` are of this run, `spent` of all runs of this output, this one too. `groups` and
+    `shared_tokens` are properties of IN: they count lines that are reused or were answered earlier, too.
     """
 
     completed: int
@@ -60,7 +61,7 @@ class Summary:
     deprecated_fields: tuple[tuple[str, int], ...] = ()
     incomplete: int = 0  # of `failed`: answers that were cut
     reused: int = 0  # of `completed`: they have the answers of equal lines
-    groups: int = 0  # of lines that begin alike, and were sent together
+    groups: int = 0  # of lines that begin alike: those that are sent are sent together
     shared_tokens: int = 0  # about so many, of prompts, that an earlier line of a group has, too
     not_durable: int = 0  # jobs that did not reach the requested durability when they were submitted
     work: Work = NO_WORK  # computed while this run ran
@@ -94,7 +95,9 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """`completed` and `failed` count this run, `skipped` the lines that have their row from earlier ones."""
+    """`completed` and `failed` count this run, `skipped` the lines that have their row from earlier ones.
+    `groups` and `shared_tokens` are properties of IN, as those of `Summary`.
+    """
 
     lines: int  # of the input, that are not blank
     completed: int

@@ -65,7 +65,7 @@ def _lines(summary: Summary, price_per_hour: float | None) -> list[tuple[str, st
             ("output", f"{summary.output_tokens:,} tokens"),
             ("speed", _speeds(summary)),
         ]
-    if summary.groups:
+    if summary.groups and summary.completed > summary.reused:  # lines were sent
         lines.insert(1, ("groups", told_groups(summary.groups, summary.shared_tokens)))
     if summary.reused:
         lines.insert(1, ("reused", f"{summary.reused:,} of them have the answers of equal lines"))

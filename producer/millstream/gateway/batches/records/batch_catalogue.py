@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -68,9 +69,11 @@ class BatchCatalogue(RecordList[BatchRecord]):
         return [BatchPart.of(row.decode()) for row in rows]
 
     async def written_lines(
-        self, batch: BatchRecord, parts: Sequence[BatchPart], lost: Collection[BatchPart]
+        self, batch: BatchRecord, parts: Sequence[BatchPart], lost: Collection[BatchPart], most: int
     ) -> WrittenLines:
-        """Reads the lines of the committed `parts`, some of which are lost."""
+        """Reads the lines of the committed `parts`, some of which are lost. `most`: no line of the input has
+        a greater number.
+        """
         with self.redis.reach():
             rows = await self.redis.client.lrange(TenantKeys(batch.tenant).batch_lines(batch.id), 0, -1)
         if len(rows) < len(parts):
@@ -78,7 +81,8 @@ class BatchCatalogue(RecordList[BatchRecord]):
         written, missing = LineSet(), {part: LineSet() for part in lost}
         try:
             for part, row in zip(parts, rows, strict=False):
-                missing.get(part, written).add_ranges(row.decode(), batch.total)
+                missing.get(part, written).add_ranges(row.decode(), most)
+                await asyncio.sleep(0)  # a part may have as many ranges as rows
         except ValueError as error:
             raise ProtocolError(f"the lines of {batch.id} are damaged: {error!s:.100}") from None
         return WrittenLines(written, tuple(parts), missing)

@@ -98,16 +98,19 @@ class BatchExecution:
             await self._validate()
         if self._batch.status is BatchStatus.IN_PROGRESS:
             await self._answer_lines(await self._parts())
-        elif self._batch.status is BatchStatus.FINALIZING and (parts := await self._parts()).has_lost:
-            await self._answer_lines(parts)
+        elif self._batch.status is BatchStatus.FINALIZING:
+            committed = await self._catalogue.parts(self._batch)
+            if await self._results.lost(self._batch, committed):
+                await self._answer_lines(await self._parts())
 
     async def _answer_lines(self, parts: PartWriter) -> None:
         gateway, lease = self._gateway, self._lease
+        order = self._order = self._order or await find_order(self._lines(), self._reader())
         self._ledger = StoreLedger(
             self._batch, lease, gateway.clients, parts, gateway.executor, resumed=self._resumed
         )
         run = LineRun(self._ledger, Window(WINDOW_JOBS, WINDOW_BYTES), most_answers=MOST_ANSWERS)
-        rows = unwritten_rows(self._ordered_lines(parts), self._reader(), parts)
+        rows = unwritten_rows(self._ordered_lines(order, parts), self._reader(), parts)
         try:
             await parts.written_beside(run_while(self._ledger.count_tokens(), run.run(rows)))
         finally:
@@ -173,9 +176,12 @@ class BatchExecution:
         return self._batch
 
     async def _parts(self) -> PartWriter:
+        """Raises as `_lines`: whoever adds rows needs the input."""
         parts = await self._catalogue.parts(self._batch)
         lost = await self._results.lost(self._batch, parts)
-        written = await self._catalogue.written_lines(self._batch, parts, lost)
+        async with self._input() as record:
+            most = record.bytes + 1  # lines, if all but the last are empty: numbers count blank ones, too
+        written = await self._catalogue.written_lines(self._batch, parts, lost, most)
         return PartWriter(self._batch, written, self._lease, self._gateway.store, self._gateway.metrics)
 
     def _reader(self, *, finds_order: bool = False) -> LineReader:
@@ -188,9 +194,8 @@ class BatchExecution:
             async for line in input_lines(self._gateway.store.read(record.path)):
                 yield line
 
-    async def _ordered_lines(self, parts: PartWriter) -> AsyncIterator[InputLine]:
+    async def _ordered_lines(self, order: LineOrder, parts: PartWriter) -> AsyncIterator[InputLine]:
         """Yields lines as they are sent: those that have no row, unless all are read in the file's order."""
-        order = self._order = self._order or await find_order(self._lines(), self._reader())
         if not order.moved:
             async for line in self._lines():
                 yield line

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from itertools import chain, islice
 
 from millstream.batch.rows.line_splitter import MAX_LINE_BYTES, InputLine, LineSplitter
 
@@ -51,5 +50,6 @@ async def _read(spans: Sequence[Span], read: ReadPieces) -> list[InputLine]:
     found: list[InputLine] = []
     for (number, place, _), data in zip(spans, await read(starts, ends), strict=True):
         splitter = LineSplitter(lines=number - 1, place=place)
-        found += islice(chain(splitter.feed(data), splitter.end()), 1)
+        end = data.find(b"\n") + 1  # a million blank lines may follow
+        found += [*splitter.feed(data[:end] if end else data), *splitter.end()]
     return found

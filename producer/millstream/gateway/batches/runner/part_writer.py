@@ -107,10 +107,6 @@ class PartWriter:
         self._read: tuple[RowPlace, bytes] | None = None  # the row that was read last
 
     @property
-    def has_lost(self) -> bool:
-        return bool(self._lost)
-
-    @property
     def held_tokens(self) -> int:
         """Output tokens of rows that have ended and are not counted yet."""
         held = {id(one): one for one in (self._held, self._writing)}
