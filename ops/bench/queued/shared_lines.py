@@ -16,16 +16,18 @@ import json
 import random
 import tempfile
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ops.bench import machine
+from ops.bench import machine, plots
 from ops.bench.command_line import add_engine, parsed, parser_of
 from ops.bench.load import queue
 from ops.bench.models.checkpoints import checkpoint
 from ops.bench.models.size import ModelSize, size_of
 from ops.bench.models.tokenizer import with_tokenizer
+from ops.bench.plots import Curve, Panel
 
 from millstream import AsyncClient, run_batch
 from millstream.batch.batch_session import BatchSession
@@ -56,32 +58,61 @@ def main() -> None:
 
 async def _runs(options: argparse.Namespace, folder: Path, flags: Sequence[str]) -> None:
     draws = random.Random(7)
+    curves = []
     async with queue.worker(*flags) as client:
         await _timed(client, folder, _lines(options, draws, questions=1), in_order=True)  # warm
         for questions in (options.questions, 1):
             for name, in_order in ORDERS.items():
                 lines = _lines(options, draws, questions)  # others each time: nothing is cached
-                seconds, computed = await _timed(client, folder, lines, in_order=in_order)
+                seconds, curve = await _timed(client, folder, lines, in_order=in_order)
+                computed = int(curve[-1][1])
+                if questions > 1:
+                    times, counts = zip(*curve, strict=True)
+                    curves.append(Curve(f"sent {name}", times, counts))
                 once = options.documents * options.tokens + len(lines) * QUESTION
                 kind = f"{options.documents} x {questions}"
                 print(
                     f"| {kind} | {name} | {seconds:.1f} | {computed:,} | {computed / once:.2f} |", flush=True
                 )
+    if not curves:
+        return
+    panel = Panel("Prompt tokens computed", "seconds", "tokens", curves)
+    work = f"{options.documents} documents x {options.questions} questions"
+    title = f"{work}, shuffled, {options.model}; a pool of {options.pool}"
+    plots.draw(plots.FOLDER / "shared_lines.png", title, [panel], plots.caption("shared_lines"))
 
 
 async def _timed(
     client: AsyncClient, folder: Path, lines: Iterable[Any], *, in_order: bool
-) -> tuple[float, int]:
-    """Seconds of a run, and prompt tokens that it had computed."""
+) -> tuple[float, list[tuple[float, float]]]:
+    """Seconds of a run; and the prompt tokens that it had computed for the rows that were there, by its
+    seconds."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         source = Path(place) / "in.jsonl"
         source.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-        begun = time.perf_counter()
-        summary = await run_batch(
-            client, source, source.with_name("out.jsonl"), queue=queue.QUEUE, in_order=in_order
-        )
+        out = source.with_name("out.jsonl")
+        begun, sizes = time.perf_counter(), [(0.0, 0)]
+
+        async def watch() -> None:
+            while True:
+                await asyncio.sleep(0.25)
+                sizes.append((time.perf_counter() - begun, out.stat().st_size if out.exists() else 0))
+
+        watching = asyncio.create_task(watch())
+        summary = await run_batch(client, source, out, queue=queue.QUEUE, in_order=in_order)
+        watching.cancel()
         assert not summary.failed, summary.causes
-        return time.perf_counter() - begun, summary.prompt_tokens - summary.cached_tokens
+        seconds = time.perf_counter() - begun
+        return seconds, _computed(out.read_bytes(), [*sizes, (seconds, out.stat().st_size)])
+
+
+def _computed(rows: bytes, sizes: Iterable[tuple[float, int]]) -> list[tuple[float, float]]:
+    ends, totals = [0], [0]
+    for row in rows.splitlines(keepends=True):
+        usage = json.loads(row)["response"]["body"]["usage"]
+        ends.append(ends[-1] + len(row))
+        totals.append(totals[-1] + usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"])
+    return [(at, float(totals[bisect_right(ends, size) - 1])) for at, size in sizes]
 
 
 def _lines(options: argparse.Namespace, draws: random.Random, questions: int) -> list[dict[str, Any]]:

@@ -20,6 +20,10 @@ LINES = (40, 160)
 SETTLED_S = 10.0
 URL = "/v1/completions"
 Row = dict[str, Any]
+BEGINNINGS = (
+    "",
+    *(f" w{word}" * 300 for word in (10, 20, 30)),
+)  # of prompts, which are sent together
 
 
 class BatchLoad:
@@ -57,7 +61,7 @@ class BatchLoad:
             first, count = self._random.randrange(500), self._random.randint(1, 8)
             body = {
                 "model": self._arena.queue,
-                "prompt": f" w{first}",
+                "prompt": f"{self._random.choice(BEGINNINGS)} w{first}",
                 "max_tokens": count,
                 "temperature": 0,
             }
@@ -66,7 +70,8 @@ class BatchLoad:
         return lines, wanted
 
     async def _ended(self, lines: list[Row]) -> Row:
-        upload = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", jsonl(lines))}}
+        content = b"\n" + jsonl(lines).replace(b"\n", b"\n\n")  # numbers of lines are not those of requests
+        upload = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", content)}}
         file = (await self._ask("POST", "/v1/files", **upload)).json()
         asked = {"input_file_id": file["id"], "endpoint": URL, "completion_window": "24h"}
         once = {"Idempotency-Key": uuid4().hex}
