@@ -77,8 +77,7 @@ async def _runs(options: argparse.Namespace, folder: Path, flags: Sequence[str])
     if not curves:
         return
     panel = Panel("Prompt tokens computed", "seconds", "tokens", curves)
-    work = f"{options.documents} documents x {options.questions} questions"
-    title = f"{work}, shuffled, {options.model}; a pool of {options.pool}"
+    title = f"{options.documents} documents x {options.questions} questions"
     plots.draw(plots.FOLDER / "shared_lines.png", title, [panel], plots.caption("shared_lines"))
 
 
