@@ -2,10 +2,11 @@
 
     python -m ops.bench pages [--parts batch questions chat prepare]
 
-`batch`: pages a second, each answered with as many tokens, by this engine and by transformers' `generate`
-with one and with eight pages at a time, in turns. `questions`: the seconds of one page with ten questions,
-beside those of another page with one. `chat`: the seconds a token of an interactive row alone, and beside a
-flood of pages. `prepare`: milliseconds of CPU that a page takes before the engine sees it.
+`batch`: seconds a page, by the clock and of CPU, each answered with as many tokens, by this engine and by
+transformers' `generate` with one and with eight pages at a time, in turns. `questions`: the seconds of one
+page with ten questions, beside those of another page with one. `chat`: the seconds a token of an interactive
+row alone, and beside a flood of pages. `prepare`: milliseconds of CPU that a page takes before the engine
+sees it.
 
 Pages are drawn, 1,224 x 1,584 pixels; `--edge` is what the image processor makes of the longer one.
 """

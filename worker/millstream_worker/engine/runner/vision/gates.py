@@ -1,4 +1,6 @@
-"""Activations of a vision tower by the compiled library: torch's GELU takes 13 % of a tile in bfloat16."""
+"""Activations of a vision tower by the compiled library: torch's GELU takes an eighth of a tile's time in
+bfloat16, on a Xeon with AMX.
+"""
 
 from __future__ import annotations
 
