@@ -351,8 +351,8 @@ class Protocol:
                 assert left_ms == -2 or (left_ms > 0) == job.ended
 
     def lanes_and_counters_are_alike(self) -> None:
-        [pending] = self.read(calls.pending(KEYS, lane=LANE, start="-", count=1000), parse_detail=True)
-        held = {entry.entry_id: entry.owner for entry in calls.parse_pending(pending)}
+        pending = self.redis.xpending_range(KEYS.lane(LANE), GROUP, "-", "+", 1000)
+        held = {entry["message_id"].decode(): entry["consumer"].decode() for entry in pending}
         assert held == self.model.held
         length, held_bytes, *sets = self.read(
             ("XLEN", KEYS.lane(LANE)),

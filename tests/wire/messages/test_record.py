@@ -9,7 +9,7 @@ from millstream.errors import ProtocolError
 from millstream.wire.messages.choices import ChoiceDelta, Delta, TokenLogprob
 from millstream.wire.messages.codec import encode
 from millstream.wire.messages.job_messages import State
-from millstream.wire.messages.record import parse_event, partial_result, read_log
+from millstream.wire.messages.record import parse_event, partial_result
 from millstream.wire.messages.script_replies import LogEntry
 from millstream.wire.versions import FIRST_VERSION, TAKEN
 
@@ -40,15 +40,6 @@ async def test_a_record_has_the_version_of_its_message(desk: Desk) -> None:
     assert (await desk.job()).version == TAKEN.high
     await desk.redis.hdel(desk.keys.job("0-a"), "version")
     assert (await desk.job()).version == FIRST_VERSION
-
-
-async def test_a_log_is_read_from_a_cursor_on(desk: Desk) -> None:
-    held = await desk.begin()
-    for seq in (1, 2, 3):
-        await desk.append(held, seq, b"%d" % seq)
-    after = await read_log(desk.redis, desk.keys, "0-a", after="1-1")
-    assert [(entry.cursor, entry.body) for entry in after] == [("1-2", b"2"), ("1-3", b"3")]
-    assert len(await read_log(desk.redis, desk.keys, "0-a", count=2)) == 2
 
 
 @pytest.mark.parametrize(

@@ -80,9 +80,7 @@ def reclaim(
             # a foreign owner may have any name: it is returned byte for byte as it was seen
             *(part.encode(errors="surrogateescape") for pair in overdue for part in pair),
         ),
-        lambda reply: tuple(
-            lane_entry(lane, entry_id, fields, deliveries) for entry_id, deliveries, fields in reply
-        ),
+        lambda reply: tuple(lane_entry(lane, entry_id, fields) for entry_id, _, fields in reply),
     )
 
 
@@ -135,9 +133,7 @@ def discard(
     )
 
 
-def lane_entry(
-    lane: str, entry_id: bytes, fields: Mapping[bytes, bytes] | Sequence[bytes], deliveries: int = 1
-) -> LaneEntry:
+def lane_entry(lane: str, entry_id: bytes, fields: Mapping[bytes, bytes] | Sequence[bytes]) -> LaneEntry:
     """An entry as XREADGROUP (a mapping) or a script (a flat list) returns it. Raises ProtocolError if it is
     not a job.
     """
@@ -152,29 +148,21 @@ def lane_entry(
         raise ProtocolError(f"{not_a_job}: its id is no text or its version no number") from None
     if not is_job_id(job_id):
         raise ProtocolError(f"{not_a_job}: its id has the wrong form")
-    return LaneEntry(lane, entry_id.decode(), job_id, version, payload, deliveries)
-
-
-def pending(keys: ShardKeys, *, lane: str, start: str, count: int) -> tuple[Any, ...]:
-    """Arguments of XPENDING … IDLE 0 for a scan with a cursor: `start` is "-", then "(" + the last entry id.
-
-    redis-py parses the reply as a summary unless told otherwise: `scan_pending` sends it right.
-    """
-    return ("XPENDING", keys.lane(lane), GROUP, "IDLE", 0, start, "+", count)
-
-
-def parse_pending(raw: Any) -> list[PendingEntry]:
-    """Read XPENDING's detailed reply, as the server sends it or as redis-py's `parse_detail` makes it."""
-    rows = (tuple(row.values()) if isinstance(row, dict) else row for row in raw)
-    return [
-        PendingEntry(entry.decode(), owner.decode(errors="surrogateescape"), idle_ms, deliveries)
-        for entry, owner, idle_ms, deliveries in rows
-    ]
+    return LaneEntry(lane, entry_id.decode(), job_id, version, payload)
 
 
 async def scan_pending(
     redis: Any, keys: ShardKeys, *, lane: str, start: str, count: int
 ) -> list[PendingEntry]:
-    """One page of a lane's delivered entries, by id. Raises ResponseError NOGROUP without the group."""
-    raw = await redis.execute_command(*pending(keys, lane=lane, start=start, count=count), parse_detail=True)
-    return parse_pending(raw)
+    """One page of a lane's delivered entries, by id: `start` is "-", then "(" + the last entry id. Raises
+    ResponseError NOGROUP without the group.
+    """
+    rows = await redis.xpending_range(keys.lane(lane), GROUP, start, "+", count)
+    return [
+        PendingEntry(
+            row["message_id"].decode(),
+            row["consumer"].decode(errors="surrogateescape"),
+            row["time_since_delivered"],
+        )
+        for row in rows
+    ]

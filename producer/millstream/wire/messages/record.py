@@ -64,13 +64,9 @@ async def read_job(redis: Any, keys: ShardKeys, job_id: str) -> JobRecord | None
     return job_record(job_id, await redis.hmget(keys.job(job_id), JOB_FIELDS))
 
 
-async def read_log(
-    redis: Any, keys: ShardKeys, job_id: str, *, after: str | None = None, count: int | None = None
-) -> list[LogEntry]:
-    """The token log's entries after a cursor `<attempt>-<seq>`, oldest first; empty without a log."""
-    first = "-" if after is None else f"({after}"
-    rows = await redis.xrange(keys.tokens(job_id), first, "+", count)
-    return [log_entry(entry_id, fields) for entry_id, fields in rows]
+async def read_log(redis: Any, keys: ShardKeys, job_id: str) -> list[LogEntry]:
+    """The token log's entries, oldest first; empty without a log."""
+    return [log_entry(entry_id, fields) for entry_id, fields in await redis.xrange(keys.tokens(job_id))]
 
 
 def job_record(job_id: str, row: Sequence[bytes | None]) -> JobRecord | None:

@@ -102,7 +102,6 @@ class PendingEntry:
     entry_id: str
     owner: str
     idle_ms: int
-    deliveries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +123,13 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class LaneEntry:
-    """One entry of a lane as delivered: `payload` is the msgpack Request.
-
-    `deliveries` counts how often it was handed to a worker since it was queued, retried or recreated.
-    """
+    """One entry of a lane as delivered: `payload` is the msgpack Request."""
 
     lane: str
     entry_id: str
     job_id: str
     version: int
     payload: bytes
-    deliveries: int = 1
 
     def claim(self, owner: str, attempt: int | None = None) -> Claim:
         return Claim(self.job_id, self.entry_id, owner, attempt)
