@@ -54,8 +54,8 @@ def main(
 ) -> None:
     """Show the whole way of a job on real documents."""
     with reported(False, lambda: "the demo was interrupted"):
-        local = choose_model(redis_url or None, model, say)
-        with open_stack(redis_url or None, local, say=say) as stack:  # one demo at a time, so first of all
+        local = choose_model(redis_url or None, model)
+        with open_stack(redis_url or None, local) as stack:  # one demo at a time, so first of all
             out.parent.mkdir(parents=True, exist_ok=True)
             out.unlink(missing_ok=True)  # a new run: the last one's answers are not taken up again
             with Journal(out, local.name if local else None) as journal:

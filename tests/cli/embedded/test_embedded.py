@@ -126,7 +126,7 @@ if times == 2:  # the server begins undisturbed
         start(*given)
         subprocess.Popen.__init__ = of_worker
     stack.EmbeddedServer._start = started
-with stack.open_stack(None, stack.LocalModel("m", "m"), say=lambda text: None):
+with stack.open_stack(None, stack.LocalModel("m", "m")):
     time.sleep(600)
 """
 

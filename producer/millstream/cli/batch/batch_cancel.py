@@ -42,7 +42,7 @@ def cancel(
         done = Cancelled()
         jobs = {**run.notes.left, **run.notes.under_way}
         if jobs:
-            with open_stack(redis_url or None, None, say=say) as stack:
+            with open_stack(redis_url or None, None) as stack:
                 done = run_async(stack.guard(_cancel(stack, run)))
         if as_json:
             print_json(asdict(done))

@@ -19,7 +19,6 @@ from millstream.cli.batch.batch_check import check
 from millstream.cli.batch.batch_files import STANDARD, check_input, place_of
 from millstream.cli.batch.batch_pages import pages
 from millstream.cli.batch.batch_run import Given, carry_out, report
-from millstream.cli.display.terminal import say
 from millstream.cli.embedded.stack import choose_model
 from millstream.cli.shared.command_run import reported
 from millstream.cli.shared.exits import ExitCode
@@ -126,7 +125,7 @@ def run(
             durability=durability, durability_replicas=replicas, durability_timeout_s=durability_timeout_s
         )
         response_format = None if schema is None else openai_schema(schema)
-        local = choose_model(redis_url or None, model, say)
+        local = choose_model(redis_url or None, model)
         given = Given(
             source,
             redis_url or None,

@@ -90,7 +90,7 @@ def _stack(given: Given, survey: Survey) -> AbstractContextManager[Stack]:
         if not survey.work:
             return nullcontext(Stack(NO_SERVER))
         say_who_answers(survey.models, given.local.name, queue)
-    return open_stack(given.redis_url, given.local, say=say, queue=queue)
+    return open_stack(given.redis_url, given.local, queue=queue)
 
 
 def _finished(work: Coroutine[Any, Any, Summary], stack: Stack, journal: Journal, given: Given) -> Summary:

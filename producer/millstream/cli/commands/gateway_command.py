@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from millstream.cli.display.terminal import say
 from millstream.cli.embedded.stack import Stack, choose_model, open_stack
 from millstream.cli.shared.command_run import reported
 from millstream.cli.shared.exits import exit_code
@@ -46,8 +45,8 @@ def gateway(model: Model = None, **given: Any) -> None:
         settings = GatewaySettings(
             **{"redis_url": ""} | {name: value for name, value in given.items() if value not in (None, [])}
         )
-        local = choose_model(redis_url, model, say)
-        with open_stack(redis_url, local, say=say, queue=settings.queues[0]) as stack:
+        local = choose_model(redis_url, model)
+        with open_stack(redis_url, local, queue=settings.queues[0]) as stack:
             _serve(settings.model_copy(update={"redis_url": stack.url}), stack)
 
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from millstream.cli.display.terminal import say
 from millstream.cli.display.transcript import Follower
 from millstream.cli.embedded.stack import Stack, choose_model
 from millstream.cli.shared.command_run import run_on_stack
@@ -28,7 +27,7 @@ class JobPlace:
 
     def run(self, work: Work, model: str | None, *, with_worker: bool) -> None:
         """Do the work with a client of the queue, on the given server or an embedded one."""
-        local = choose_model(self.redis_url, model, say) if with_worker or self.redis_url else None
+        local = choose_model(self.redis_url, model) if with_worker or self.redis_url else None
         run_on_stack(self.redis_url, self.queue, work, model=local, options=self.options)
 
     def how_to_go_on(self) -> str:

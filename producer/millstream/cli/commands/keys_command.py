@@ -107,7 +107,7 @@ def _told(key: ApiKey) -> str:
 
 
 def _run(redis_url: str | None, as_json: bool, work: Callable[[ApiKeyStore], Awaitable[Any]]) -> None:
-    with reported(as_json, lambda: "interrupted"), open_stack(redis_url, None, say=say) as stack:
+    with reported(as_json, lambda: "interrupted"), open_stack(redis_url, None) as stack:
 
         async def connected() -> None:
             async with aclosing(GatewayRedis(stack.url)) as redis:

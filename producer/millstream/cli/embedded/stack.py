@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from millstream.cli.display.terminal import say
 from millstream.cli.embedded.demo_model import demo_model
 from millstream.cli.embedded.embedded_server import EmbeddedServer, home, running_url
 from millstream.cli.embedded.interrupt_hold import held_back
@@ -91,7 +92,7 @@ class LocalModel:
     path: str  # the worker's `--model`
 
 
-def choose_model(redis_url: str | None, model: str | None, say: Callable[[str], None]) -> LocalModel | None:
+def choose_model(redis_url: str | None, model: str | None) -> LocalModel | None:
     """Returns None with a given server. Without a name, fetches the demo model.
 
     Raises InvalidRequest, MissingExtra, ModelUnavailable.
@@ -113,13 +114,7 @@ def choose_model(redis_url: str | None, model: str | None, say: Callable[[str], 
 
 
 @contextlib.contextmanager
-def open_stack(
-    redis_url: str | None,
-    model: LocalModel | None,
-    *,
-    say: Callable[[str], None],
-    queue: str = "default",
-) -> Iterator[Stack]:
+def open_stack(redis_url: str | None, model: LocalModel | None, *, queue: str = "default") -> Iterator[Stack]:
     """Yields the server at `redis_url`; without one an embedded server, with a worker if there is a model.
 
     Raises MissingExtra, ServerInUse, ServerFailed. Without a model, the embedded server of another running

@@ -82,7 +82,7 @@ def run_on_stack(
     options: ClientOptions | None = None,
 ) -> None:
     """The same, with a worker of the `model` beside an embedded server."""
-    with open_stack(redis_url or None, model, say=say, queue=queue) as stack:
+    with open_stack(redis_url or None, model, queue=queue) as stack:
 
         async def connected() -> None:
             async with AsyncClient(stack.url, queue=queue, options=options) as client:
