@@ -69,7 +69,7 @@ class ModelSlot:
             return replace(served, images=await self.read_images(served.text, info))
         except ImagesUnreadable as error:
             _log.warning("images are not read", reason=str(error))
-            return replace(served, info=replace(info, images=False, no_images=str(error)))
+            return replace(served, info=replace(info, images=False))
 
     def publish(self, served: ServedModel) -> None:
         self.current = served

@@ -31,11 +31,9 @@ _MEMORY = {"cpu": 512 * 2**20, "cuda": 2 * 2**30}  # bytes, by the kind of devic
 
 @dataclass(frozen=True, slots=True)
 class ModelImages:
-    """`features`: None where no images are read; `reason`: why, if the model could read some. `memory`: bytes
-    of images at a time."""
+    """`features`: None where no images are read. `memory`: bytes of images at a time."""
 
     features: ImageFeatures | None = None
-    reason: str = ""
     memory: int = 0
 
     def steps(self, eager: Eager) -> ImageSteps | None:
@@ -72,7 +70,7 @@ def load_images(
     except (_NotRead, ImagesUnsupported, UnsupportedModel, Mismatch) as error:
         reason = short(error) if isinstance(error, Mismatch) else str(error)
         findings.fall_back(f"{kind} serves text only here: {reason}")
-        return ModelImages(reason=f"{kind} serves text only here: {reason}")
+        return ModelImages()
     memory = _MEMORY[loaded.device.type]
     if config.image_memory != "auto":
         given = size_bytes(config.image_memory)

@@ -54,7 +54,6 @@ def describe(
         parameters=loaded.parameters,
         tokenizer=str(checkpoint.tokenizer_folder),
         images=images.features is not None,
-        no_images=images.reason,
         image_memory=images.memory,
         feature_bytes=images.feature_bytes,
         image_options=config.image_options,

@@ -71,7 +71,6 @@ class EngineInfo:
     self_check: str = ""  # what was checked on the device at start, and how far it was off
     fallbacks: tuple[str, ...] = ()  # what is slower than it could be, each with the reason
     images: bool = False  # it reads them
-    no_images: str = ""  # why a model that could read images does not; "": it reads text alone
     image_memory: int = 0  # bytes of images that it holds at a time
     feature_bytes: int = 0  # of the features of one token of an image
     image_options: str = ""  # of its image processor, as JSON
