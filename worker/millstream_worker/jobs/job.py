@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 from millstream.wire.keys import Lane, ShardKeys
 from millstream.wire.messages.job_messages import ErrorInfo, Request, ResultCache, State
+from millstream.wire.messages.record import ERRORS
 from millstream.wire.messages.script_replies import Claim, LaneEntry
 from millstream.wire.versions import FIRST_VERSION
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.job_phase import JobPhase
 from millstream_worker.jobs.job_records import (
-    ERRORS,
     UNDECIDED,
     JobAttempt,
     JobEnd,

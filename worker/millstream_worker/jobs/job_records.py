@@ -18,10 +18,6 @@ from millstream_worker.jobs.output import ChoiceOutput
 
 MOST_REFUSALS = 8  # of one job's writes in a row, after which its keys count as damaged
 _TIMES = tuple(Timing.model_fields)  # in the order in which they come
-ERRORS = {
-    State.CANCELLED: ErrorInfo(code="cancelled", message="it was cancelled before it was done"),
-    State.EXPIRED: ErrorInfo(code="expired", message="its deadline passed before it was done"),
-}
 ENTRY_LOST = ErrorInfo(
     code="entry_lost",
     message="the job's entry was deleted from its lane (XDEL, XTRIM or XADD MAXLEN) before it was done; "

@@ -53,6 +53,10 @@ _LONGEST_ID = 41  # of a stream: two numbers of 64 bits
 _KINDS = {kind.encode(): kind for kind in (DELTA, MARKER, END)}
 _COUNTS = ("attempt", "died", "submits", "died_alone", "submitted_ms")
 _TIMES = ("started_ms", "compiled_ms", "admitted_ms", "first_token_ms", "finished_ms")
+ERRORS = {
+    State.CANCELLED: ErrorInfo(code="cancelled", message="it was cancelled before it was done"),
+    State.EXPIRED: ErrorInfo(code="expired", message="its deadline passed before it was done"),
+}
 JOB_FIELDS = (
     "state", "lane", "owner", *_COUNTS, *_TIMES, "result", "cancel", "seq", "requeued_from", "version",
     "tenant",
@@ -123,7 +127,7 @@ def partial_result(record: JobRecord, log: Iterable[LogEntry]) -> Result:
         state=record.state,
         choices=merged,
         usage=Usage(output_tokens=sum(len(choice.token_ids) for choice in merged)),
-        error=_error(record.state),
+        error=ERRORS.get(record.state),
         timing=Timing(**{name: getattr(record, name) for name in ("submitted_ms", *_TIMES)}),
         attempts=record.attempt,
     )
@@ -149,16 +153,6 @@ def _merged(deltas: Sequence[ChoiceDelta]) -> Choice:
         reasoning_content="".join(delta.reasoning_content for delta in deltas),
         **{name: getattr(deltas[-1], name) for name in OF_END} | {"tool_calls": calls_of(deltas)},
     )
-
-
-def _error(state: State) -> ErrorInfo | None:
-    match state:
-        case State.EXPIRED:
-            return ErrorInfo(code="expired", message="its deadline passed before it was done")
-        case State.CANCELLED:
-            return ErrorInfo(code="cancelled", message="it was cancelled before it was done")
-        case _:
-            return None
 
 
 def _entry(entry_id: bytes, kind: bytes, body: bytes) -> LogEntry:
