@@ -25,7 +25,7 @@ def jittered(seconds: float) -> float:
 class Backoff:
     """Exponential backoff with jitter. `failures` counts the pauses since the last `reset`."""
 
-    def __init__(self, first_s: float, longest_s: float) -> None:
+    def __init__(self, first_s: float = 0.05, longest_s: float = 2.0) -> None:
         self._first_s = first_s
         self._longest_s = longest_s
         self.failures = 0

@@ -26,9 +26,7 @@ from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.watchdog import LoopWatch
 
 _log = structlog.get_logger(__name__)
-_FIRST_PAUSE_S = 0.05
 _IDLE_S = 1.0
-_LONGEST_PAUSE_S = 2.0
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +38,7 @@ class Writer:
     reply_handler: ReplyHandler
     watch: LoopWatch
     _refused: bool = False  # the server, which answers, refused the last round
-    _backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S))
+    _backoff: Backoff = field(default_factory=Backoff)
     _stopping: bool = False
 
     async def run(self) -> None:

@@ -31,8 +31,6 @@ from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.jobs.table import JobTable
 
 _log = structlog.get_logger(__name__)
-_FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 2.0
 _LOOK_S = 0.5  # between two checks whether the worker is stopping
 
 
@@ -73,7 +71,7 @@ class JobStarter:
         self, shard: ShardKeys, entries: Sequence[LaneEntry], stopping: Callable[[], bool]
     ) -> None:
         left = list(entries)
-        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        backoff = Backoff()
         nonces = {entry.entry_id: uuid4().hex for entry in left}  # the same for every repetition
         while left:
             before = len(left)

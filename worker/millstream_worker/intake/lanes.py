@@ -28,8 +28,6 @@ _log = structlog.get_logger(__name__)
 _MOST_ENTRIES = 64  # in one read
 _MOST_BYTES = 4 * 1024 * 1024  # in one read, plus the excess of its last entry
 _PAGE = 200
-_FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 2.0
 
 _Row = tuple[str, bytes, Any]  # lane, id and fields of an entry
 
@@ -50,7 +48,7 @@ class LaneReader:
     max_dead: int
     _ungrouped: bool = False  # the lanes or their groups were deleted
     _next_look: float = 0.0  # monotonic seconds: the next check of our own pending list for unseen entries
-    _backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S))
+    _backoff: Backoff = field(default_factory=Backoff)
 
     @property
     def trouble(self) -> bool:
