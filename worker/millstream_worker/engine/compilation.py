@@ -71,9 +71,8 @@ class Compilation:
 
     def _compile_between_steps(self, finish: Callable[[], None], step_s: float) -> None:
         if not self._on_gpu:
-            use_threads(
-                self.config.threads
-            )  # the code is made for so many; `FreeCores` may have chosen fewer
+            # the code is made for so many; `FreeCores` may have chosen fewer
+            use_threads(self.config.threads)
         free = self.free(self.loaded.device)
         if free < _ROOM:
             self._go_without(f"compiling needs {_ROOM >> 30} GiB of memory, {free / 2**30:.1f} GiB are free")

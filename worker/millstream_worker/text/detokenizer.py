@@ -114,9 +114,8 @@ class Detokenizer:
             ((start + len(stop), start) for stop in self._stop if (start := text.find(stop)) >= 0),
             default=None,
         )
-        if (
-            found is not None
-        ):  # the stop string that was complete first, as if the text had come letter by letter
+        # the stop string that was complete first, as if the text had come letter by letter
+        if found is not None:
             end = found[0] if self.with_stop else found[1]
             self._held = ""
             self._kept = self._tokens_before(self._released + end)

@@ -139,9 +139,8 @@ def _own_id(job_id: str, place: Place) -> str:
     """`<own id>.r<entry>`; it replaces the last suffix of a job that was requeued before."""
     first = _REQUEUED.sub("", job_id.partition("-")[2])
     suffix = f".r{place.entry}"
-    if len(first) + len(suffix) > MAX_OWN_ID or is_job_id(
-        first + suffix
-    ):  # possible for a foreign client's id
+    # a foreign client's id may make it look like a job's
+    if len(first) + len(suffix) > MAX_OWN_ID or is_job_id(first + suffix):
         first = hashlib.sha256(first.encode()).hexdigest()[:32]
     return check_own_id(first + suffix)
 

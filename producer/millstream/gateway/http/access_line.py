@@ -12,13 +12,8 @@ from millstream.errors import JobError, MillstreamError
 from millstream.openai.api_error import ApiError, api_error
 
 _log = structlog.get_logger(__name__)
-_OF_PROBES = {
-    "/healthz",
-    "/readyz",
-    "/health",
-    "/ping",
-    "/metrics",
-}  # some a second, whose answers are in the metrics
+# some a second, whose answers are in the metrics
+_OF_PROBES = {"/healthz", "/readyz", "/health", "/ping", "/metrics"}
 
 
 @dataclass(slots=True, eq=False)

@@ -20,13 +20,10 @@ from millstream.wire.messages.validation_errors import WrongField
 MAX_TOOLS = 128
 MAX_BRACKETS = 2**16  # that open a list or an object, in the arguments of one call
 _COUNT = f"must be 1 to {MAX_TOOLS} functions; leave tools out for none"
-CALL_BEGIN, CALL_END = (
-    "<tool_call>",
-    "</tool_call>",
-)  # around each call that a template without tools is told of
-CALL_HEAD = (
-    f'{CALL_BEGIN}\n{{"name": "'  # of each call that workers of version 0.2.0 leave in an answer's text
-)
+# around each call that a template without tools is told of
+CALL_BEGIN, CALL_END = "<tool_call>", "</tool_call>"
+# of each call that workers of version 0.2.0 leave in an answer's text
+CALL_HEAD = f'{CALL_BEGIN}\n{{"name": "'
 
 ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 _EARLY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # all that workers took before message version 5

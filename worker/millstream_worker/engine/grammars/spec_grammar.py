@@ -109,9 +109,8 @@ def kept_in_part(spec: GrammarSpec) -> dict[str, str]:
 
 def _schema_of(spec: GrammarSpec) -> Schema:
     text = spec.text if spec.type == "json_schema" else _ANY_OBJECT
-    schema: Schema = json.loads(
-        _ANYTHING if text.strip() == "true" else text
-    )  # which is taken only inside others
+    # `true` is taken only inside others
+    schema: Schema = json.loads(_ANYTHING if text.strip() == "true" else text)
     return schema
 
 

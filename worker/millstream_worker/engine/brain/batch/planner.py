@@ -46,9 +46,8 @@ class Selection:
     budget: int  # tokens that may still be added
     chunks: list[Chunk] = field(default_factory=list)
     loads: list[RowLoad] = field(default_factory=list)
-    admitted: list[tuple[Row, int]] = field(
-        default_factory=list
-    )  # first row of its request, cached prompt tokens
+    # first row of its request, cached prompt tokens
+    admitted: list[tuple[Row, int]] = field(default_factory=list)
     drafts: Drafts | None = None
     encodes: EncodeChoice = field(default_factory=EncodeChoice)  # units of images that its chunks need
 

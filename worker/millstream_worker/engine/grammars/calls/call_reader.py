@@ -107,9 +107,8 @@ class CallReader:
                 return self._arguments()
             case _CallStage.BEHIND:
                 return self._behind()
-            case (
-                _CallStage.OVER
-            ):  # only answers of workers of version 0.2.0 have text, and more calls, behind a call
+            case _CallStage.OVER:
+                # only answers of workers of version 0.2.0 have text, and more calls, behind a call
                 return self._seek_tag()
 
     def _text(self) -> str | None:
