@@ -47,7 +47,7 @@ def measure(model: str, options: argparse.Namespace) -> list[Row]:
     found = []
     for weights in options.weights:
         engine, info = build(_in_form(config, folder, weights), lambda message: None)
-        named = f"{info.weights} ({info.bits_per_weight:.2f} bits)"
+        named = f"{info.weights} ({8 * info.weight_bytes / info.parameters:.2f} bits)"
         about: Row = {"model": model, "weights": named, "MB": round(info.weight_bytes / 1e6)}
         found.append((about, dict(_seconds(engine, size.vocab_size, context, options))))
     first = found[0][1]

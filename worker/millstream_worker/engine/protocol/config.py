@@ -81,10 +81,6 @@ class EngineInfo:
         return {name: getattr(self, name) for name in LABELS}
 
     @property
-    def bits_per_weight(self) -> float:
-        return 8 * self.weight_bytes / self.parameters if self.parameters else 0.0
-
-    @property
     def token_capacity(self) -> int:
         """KV tokens that the pool holds."""
         return self.blocks * self.block_size
