@@ -4,18 +4,16 @@ final text or a call, each a message behind a header that names its channel.
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millstream_worker.text.reasoning import TakenThought, ThoughtStart
-from millstream_worker.text.token_bytes import TokenBytes
+from millstream_worker.text.token_bytes import TokenBytes, Utf8Decoder
 
 CHANNEL_NAMES = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
 _CALLED = b"to=functions."
 _FINAL = b"final"
 _LONGEST_HEADER = 300  # tokens; a function's name has up to 128 characters
-_utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ class Channels:
         self._in_answer = False
         self._has_said = not self._in_header
         self._held: list[int] = []  # a header that has no end yet
-        self._utf8 = _utf8_decoder(errors="replace")
+        self._utf8 = Utf8Decoder(errors="replace")
         self.answer_is_over = False
 
     def feed(self, ids: Sequence[int]) -> TakenThought:

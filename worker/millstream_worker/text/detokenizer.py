@@ -6,12 +6,9 @@ that of invalid UTF-8 from byte-fallback tokens only the invalid bytes become U+
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Sequence
 
-from millstream_worker.text.token_bytes import TokenBytes
-
-_utf8_decoder = codecs.getincrementaldecoder("utf-8")
+from millstream_worker.text.token_bytes import TokenBytes, Utf8Decoder
 
 
 class Detokenizer:
@@ -34,7 +31,7 @@ class Detokenizer:
         self.with_stop = with_stop
         self._stop = tuple(stop)
         self._min_tokens = min_tokens
-        self._utf8 = _utf8_decoder(errors="replace")
+        self._utf8 = Utf8Decoder(errors="replace")
         self._goes_on = begun
         self._begun = begun  # a token with text has been seen: the next ones are not the first
         self._count = 0

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from millstream_worker.text.token_bytes import TokenBytes
+from millstream_worker.text.token_bytes import TokenBytes, Utf8Decoder
 
 THINK_BEGIN, THINK_END = "<think>", "</think>"  # around a thought
-_utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class ThoughtStart(Enum):
@@ -85,7 +83,7 @@ class Thought:
         self._tokens = tokens
         self._token_bytes = token_bytes
         self._place = _PLACES[start]
-        self._utf8 = _utf8_decoder(errors="replace")
+        self._utf8 = Utf8Decoder(errors="replace")
 
     def feed(self, ids: Sequence[int]) -> TakenThought:
         """Returns what the next tokens of the output are."""

@@ -8,6 +8,7 @@ flushed either), and independent of how the tokens were split into calls.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 _ToBytes = Callable[[str], bytes]
+Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 _BYTE_NAME = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
