@@ -45,7 +45,6 @@ class StandIn:
         draw = random.Random(0)
         self._tokens = [draw.randrange(100, vocab_size) for _ in range(1 << 16)]
         self._drawn = 0
-        self._steps = 0
 
     @property
     def idle(self) -> bool:
@@ -77,7 +76,6 @@ class StandIn:
                 finished.append((handle, "length"))
                 del self._left[handle]
         self._drawn += len(handles)
-        self._steps += 1
         tokens = self._tokens[start : start + len(handles)]
         return Step(handles, tokens, finished, admitted, [], self._stats(len(handles)))
 
@@ -107,7 +105,6 @@ class StandIn:
             blocks_free=self._max_rows * CONTEXT // BLOCK_SIZE,
             step_tokens=tokens,
             output_total=self._drawn,
-            steps_total=self._steps,
         )
 
 

@@ -117,8 +117,6 @@ def draws_what_it_draws_alone(config: SchedulerConfig, arrivals: list[Arrival]) 
             if arrival.aborted_at is not None and arrival.step + arrival.aborted_at == step:
                 rig.abort(*handles)
         rig.step()
-        stats = rig.scheduler.stats()
-        assert stats.waste_tokens <= (config.max_rows - stats.free_rows) * (config.block_size - 1)
     # At worst a row alone takes a step for each token; preempted ones are recomputed: allow that thrice.
     tokens = sum(a.request.choices * (len(a.request.prompt) + a.request.max_tokens) for a in arrivals)
     rig.run(most_steps=4 * tokens)

@@ -258,7 +258,6 @@ class CountingEngine:
             prompt_computed_total=self.computed,
             prefix_queried_total=self.computed,
             output_total=self.drawn,
-            steps_total=self.steps,
         )
 
 

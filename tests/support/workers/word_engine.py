@@ -126,7 +126,7 @@ class WordEngine(Engine[Launched]):
 
     def step(self) -> Step | None:
         step = super().step()
-        if self.tally and step is not None and step.stats.steps_total % _TALLY_STEPS == 0:
+        if self.tally and step is not None and self._steps % _TALLY_STEPS == 0:
             counts = " ".join(str(getattr(step.stats, name)) for name in TALLY)
             Path(self.tally, f"{os.getpid()}.tally").write_text(counts)
         return step

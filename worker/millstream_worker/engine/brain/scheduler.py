@@ -176,7 +176,7 @@ class Scheduler:
         if self.states is not None:
             loads, saves = (np.array(pairs, np.int32).reshape(-1, 2) for pairs in self.states.take_copies())
             plan = replace(plan, state_loads=loads, state_saves=saves)
-        self._batch.launch(launch.slots, launch.kv_lens, plan.decodes, launch.tokens)
+        self._batch.launch(launch.slots, launch.kv_lens, plan.decodes)
         self._outstanding.append(launch)
         if self.images is not None:
             self.images.launched(selection.encodes)
@@ -252,7 +252,6 @@ class Scheduler:
             handles += [row.handle] * len(more)
             tokens += more
             self._running_rows.totals.forced += len(more)
-        self._running_rows.totals.steps += 1
         self._running_rows.totals.output += len(tokens)
         stats = engine_stats(self._running_rows, step_s, launch.tokens)
         logprobs = sampled.logprobs_without(dropped)

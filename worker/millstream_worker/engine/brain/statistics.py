@@ -24,7 +24,6 @@ def engine_stats(running_rows: RunningRows, step_s: float = 0.0, step_tokens: in
         prompt_computed_total=totals.prompt_computed,
         output_total=totals.output,
         preemptions_total=totals.preemptions,
-        steps_total=totals.steps,
         swapped_out_total=pool.host.kept if pool.host else 0,
         swapped_in_total=pool.host.fetched if pool.host else 0,
         states_saved_total=running_rows.states.saved if running_rows.states else 0,
@@ -34,7 +33,6 @@ def engine_stats(running_rows: RunningRows, step_s: float = 0.0, step_tokens: in
         image_bytes=images.bytes_held if images else 0,
         drafted_total=totals.drafted,
         accepted_total=totals.accepted,
-        waste_tokens=batch.room,
         masked_rows_total=totals.masked,
         forced_total=totals.forced,
     )

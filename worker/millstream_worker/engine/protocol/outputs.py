@@ -50,7 +50,6 @@ class EngineStats(NamedTuple):
     prompt_computed_total: int = 0
     output_total: int = 0
     preemptions_total: int = 0
-    steps_total: int = 0
     swapped_out_total: int = 0  # KV blocks copied to host memory
     swapped_in_total: int = 0
     states_saved_total: int = 0  # checkpoints of recurrent state made
@@ -60,7 +59,6 @@ class EngineStats(NamedTuple):
     image_bytes: int = 0  # of the features of images that are held, or kept for prompts to come
     drafted_total: int = 0  # draft tokens verified
     accepted_total: int = 0  # those of them that became output
-    waste_tokens: int = 0  # places in the blocks of the batch that hold nothing: less than one block per row
     masked_rows_total: int = 0  # samples under a grammar, or limits of tokens
     forced_total: int = 0  # output tokens that a grammar left no choice about, and that were not sampled
     grammars_waiting: int = 0  # requests whose grammar is being compiled, or waits for that

@@ -43,7 +43,6 @@ class Batch:
         self.decoding = np.zeros(max_rows, np.bool_)
         self.prefilling = np.zeros(max_rows, np.bool_)
         self._decodes = np.empty(0, np.intp)
-        self.room = 0  # places in the rows' blocks beyond the scheduled tokens: below a block per row
 
     @property
     def occupied(self) -> int:
@@ -65,7 +64,6 @@ class Batch:
         self.rope_offset[slot] = row.origin.rope.offset if row.origin.rope else 0
         self.known[slot] = row.known
         self.computed[slot] = self.scheduled[slot] = len(cached) * self.block_size
-        self.room -= len(cached) * self.block_size
         self.last_input[slot] = len(row.origin.prompt) + row.max_output - 1
         self.noise_key[slot] = row_key(row.origin.request.sampling.seed, row.choice)
         self.prefilling[slot] = True
@@ -74,7 +72,6 @@ class Batch:
         held = len(row.blocks)
         row.blocks += blocks
         self.block_table[row.slot, held : len(row.blocks)] = blocks
-        self.room += len(blocks) * self.block_size
 
     def retire(self, row: Row) -> None:
         """Stop planning the row; it keeps its slot until `leave`."""
@@ -84,7 +81,6 @@ class Batch:
         """Free the slot; returns the row's blocks, for the pool."""
         assert row.slot is not None, f"row {row.handle} is not in the batch"
         self.block_table[row.slot, : len(row.blocks)] = 0
-        self.room -= len(row.blocks) * self.block_size - int(self.scheduled[row.slot])
         self.rows[row.slot] = None
         self.free_slots.append(row.slot)
         blocks, row.blocks, row.slot = row.blocks, [], None
@@ -121,12 +117,11 @@ class Batch:
         """Returns the blocks to add before the row's next `tokens` tokens can be computed."""
         return blocks_for(int(self.scheduled[row.slot]) + tokens, self.block_size) - len(row.blocks)
 
-    def launch(self, slots: NDArray[np.intp], kv_lens: Int32, decodes: int, tokens: int) -> None:
-        """Record a launch of `tokens` tokens that computes the rows in these slots up to `kv_lens`; the first
-        `decodes` of them decode.
+    def launch(self, slots: NDArray[np.intp], kv_lens: Int32, decodes: int) -> None:
+        """Record a launch that computes the rows in these slots up to `kv_lens`; the first `decodes` of them
+        decode.
         """
         self.scheduled[slots] = kv_lens
-        self.room -= tokens
         if len(slots) > decodes:
             slots, kv_lens = slots[decodes:], kv_lens[decodes:]
             prefilled = slots[kv_lens >= self.known[slots]]
@@ -141,10 +136,8 @@ class Batch:
         """Take back what a launch has computed of a row beyond `kv_len` tokens; returns the blocks that it
         does not need any more.
         """
-        self.room += int(self.scheduled[row.slot]) - kv_len
         self.scheduled[row.slot] = kv_len
         needed = blocks_for(kv_len, self.block_size)
-        self.room -= (len(row.blocks) - needed) * self.block_size
         self.block_table[row.slot, needed : len(row.blocks)] = 0
         spare, row.blocks = row.blocks[needed:], row.blocks[:needed]
         return spare
@@ -164,7 +157,6 @@ class Batch:
 
     def check(self) -> None:
         """Raises AssertionError if slots, counts and block tables disagree."""
-        room = 0
         taken = [slot for slot, row in enumerate(self.rows) if row is not None]
         assert sorted(taken + self.free_slots) == list(range(len(self.rows))), "slots do not add up"
         for slot, row in enumerate(self.rows):
@@ -177,8 +169,6 @@ class Batch:
                 assert computed <= scheduled <= self.last_input[slot], f"slot {slot}: counts out of order"
                 needed = blocks_for(scheduled, self.block_size)
                 assert len(held) == needed, f"slot {slot}: {len(held)} blocks for {needed}"
-                room += needed * self.block_size - scheduled
-        assert self.room == room, f"room for {self.room} tokens, where there is {room}"
 
 
 def blocks_for(tokens: int, block_size: int) -> int:

@@ -27,7 +27,6 @@ class Totals:
     prompt_computed: int = 0
     output: int = 0
     preemptions: int = 0
-    steps: int = 0
     masked: int = 0  # samples under a grammar, or limits of tokens
     forced: int = 0  # of the output: tokens that a grammar left no choice about
     drafted: int = 0  # draft tokens
