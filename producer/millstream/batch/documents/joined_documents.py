@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +13,13 @@ from millstream.batch.files.input_file import InputFile
 from millstream.batch.files.paths import RunPaths
 from millstream.batch.files.rowfile import WriteFailed, replaced_file
 from millstream.batch.files.runfile import source_of
+from millstream.batch.media.media_folder import PAGE
 from millstream.batch.rows.batch_lines import custom_id_of, parse
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.line_splitter import InputLine
 from millstream.errors import InvalidRequest
 from millstream.openai.answer_body import first_text
 
-_PAGE = re.compile(r"^(?P<name>.+)#page=(?P<page>[0-9]{1,7})$", re.DOTALL)
 NO_ROW = "no_row"  # of a page that the run has not answered yet; of one between others, perhaps IN has none
 
 
@@ -126,7 +125,7 @@ def _places(source: Path) -> Iterator[tuple[str, int]]:
 
 
 def _place(custom_id: str) -> tuple[str, int]:
-    found = _PAGE.match(custom_id)
+    found = PAGE.match(custom_id)
     return (found["name"], int(found["page"])) if found else (custom_id, 0)
 
 

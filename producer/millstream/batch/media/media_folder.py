@@ -21,7 +21,7 @@ from millstream.wire.messages.codec import MAX_MESSAGE_BYTES
 from millstream.wire.messages.images import Image
 
 DEFAULT_DPI = 144
-_PAGE = re.compile(r"^(?P<name>.+)#page=(?P<page>[0-9]{1,7})$", re.DOTALL)
+PAGE = re.compile(r"^(?P<name>.+)#page=(?P<page>[0-9]{1,7})$", re.DOTALL)
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -68,7 +68,7 @@ class MediaFolder:
 
     def page_of(self, where: str, given: str) -> MediaPage:
         """The file that a part's text names. Raises InvalidRequest unless it is there, below the folder."""
-        named = _PAGE.match(given)
+        named = PAGE.match(given)
         name, page = (named["name"], int(named["page"])) if named else (given, None)
         path, found = self._look(where, given, name)
         if is_pdf(name) and not page:

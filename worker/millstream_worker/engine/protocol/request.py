@@ -36,9 +36,8 @@ class GrammarSpec:
     # the tokens around a thought before it; only an end: the prompt has begun it; none: there is no thought
     thought_begin: int | None = None
     thought_end: int | None = None
-    channels: tuple[int, int, int] | None = (
-        None  # harmony's <|start|>, <|channel|>, <|message|>: thoughts are messages
-    )
+    # harmony's <|start|>, <|channel|>, <|message|>: thoughts are messages
+    channels: tuple[int, int, int] | None = None
     ends: tuple[int, ...] = ()  # tokens that may end a whole answer, beside the model's own
     answer: GrammarSpec | None = None  # of tools: the form of an answer without calls, where it has one
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -94,7 +93,7 @@ class FileRoutes:
             "accept-ranges": "bytes",
         } | (part.headers if part else {})
         chunks = await begun(self.gateway.store.read(record.path, start, end))
-        body = chunks if request.method != "HEAD" else _nothing()
+        body = chunks if request.method != "HEAD" else iter(())
         return StreamingResponse(body, 206 if part else 200, headers, "application/octet-stream")
 
     async def _find(self, request: Request, caller: ApiKey) -> FileRecord:
@@ -114,8 +113,3 @@ def _purpose(request: Request) -> str | None:
     if purpose is not None and purpose not in PURPOSES:
         raise InvalidRequest("purpose", purpose, f"must be one of {', '.join(PURPOSES)}")
     return purpose
-
-
-async def _nothing() -> AsyncIterator[bytes]:
-    return
-    yield b""
