@@ -11,7 +11,7 @@ from typing import Any
 
 from millstream.batch.files.input_file import InputFile
 from millstream.batch.files.paths import RunPaths
-from millstream.batch.files.rowfile import WriteFailed, replaced_file
+from millstream.batch.files.rowfile import replaced_file, written
 from millstream.batch.files.runfile import source_of
 from millstream.batch.media.media_folder import PAGE
 from millstream.batch.rows.batch_lines import custom_id_of, parse
@@ -73,12 +73,10 @@ class JoinedDocuments:
         """Write all; the files. Raises InvalidRequest for a name that leads elsewhere, WriteFailed."""
         targets = {name: _target(into, name) for name in self._texts}
         for name, target in targets.items():
-            try:
+            with written(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with replaced_file(target) as file:
                     file.write(self._text(name).encode("utf-8", "backslashreplace"))
-            except OSError as error:
-                raise WriteFailed(f"{target} cannot be written: {error.strerror}") from error
         return list(targets.values())
 
     def _text(self, name: str) -> str:

@@ -24,6 +24,7 @@ from millstream.batch.files.rowfile import (
     rows_of,
     sync_folder,
     write_rows,
+    written,
 )
 from millstream.batch.files.runfile import Begun, RunFile, identity, line_digest_of
 from millstream.batch.files.stored_rows import is_answer, is_cut, is_failure, key_of
@@ -88,7 +89,7 @@ class Journal:
         """Write everything to disk, and release OUT for other runs. Raises WriteFailed."""
         files = [file for file in (self._error, self._out) if file is not None]
         self._out = self._error = None
-        try:
+        with written(self.out):
             with contextlib.ExitStack() as closing:
                 closing.callback(self.notes.close)
                 for file in files:
@@ -97,18 +98,14 @@ class Journal:
                     os.fsync(file.fileno())
                 if self._unpacked:
                     self.rows.unlink(missing_ok=True)
-        except OSError as error:
-            raise WriteFailed(f"{self.out} cannot be written: {error.strerror}") from error
 
     def sync(self) -> None:
         """Write everything so far to disk. May run in a thread. Raises WriteFailed."""
         files = [file.fileno() for file in (self._out, self._error) if file is not None]
-        try:
+        with written(self.out):
             for number in files:
                 os.fsync(number)
             sync_folder(self.out.parent)
-        except OSError as error:
-            raise WriteFailed(f"{self.out} cannot be written: {error.strerror}") from error
 
     def finish(self) -> None:
         """End a run whose lines all have rows: a compressed OUT is made. Raises WriteFailed."""
@@ -116,12 +113,10 @@ class Journal:
         if (packing := self.place.packing) is None or self._unpacked:
             return
         self.sync()
-        try:
+        with written(self.out):
             pack(self.rows, self.out, packing)
             sync_folder(self.out.parent)
             self.rows.unlink()
-        except OSError as error:
-            raise WriteFailed(f"{self.out} cannot be written: {error.strerror}") from error
 
     def has_id(self, custom_id: str) -> bool:
         key = identity(custom_id)
@@ -203,12 +198,10 @@ class Journal:
             assert file is not None, "the journal is open"
             file.close()
         self._out = self._error = None
-        try:
+        with written(self.out):
             for path, what, _ in files:
                 drop_rows(path, what, lambda row: key_of(row) in keys)
             self._open_files()
-        except OSError as error:
-            raise WriteFailed(f"{self.out} cannot be written: {error.strerror}") from error
         self.lines = {line: mark for line, mark in self.lines.items() if line not in keys}
         self.failed = {key: mark for key, mark in self.failed.items() if key not in keys}
         self.refused &= self.failed.keys()

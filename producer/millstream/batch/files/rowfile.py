@@ -22,6 +22,15 @@ class WriteFailed(MillstreamError):
     """A file of the run can no longer be written: the disk is full, or gone."""
 
 
+@contextlib.contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Raises WriteFailed where what writes this file raises OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise WriteFailed(f"{path} cannot be written: {error.strerror}") from error
+
+
 def append_to(path: Path) -> FileIO:
     """Unbuffered, so that closing the file does not retry a failed write. It may be read by `row_at`."""
     return open(path, "a+b", buffering=0, opener=lambda name, flags: os.open(name, flags, 0o666))

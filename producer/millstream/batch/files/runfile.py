@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from millstream.batch.files.rowfile import WriteFailed, append_to, rows_of, write_rows
+from millstream.batch.files.rowfile import append_to, rows_of, write_rows, written
 from millstream.batch.files.sent_jobs import SentJobs
 from millstream.batch.files.spent import Spent
 from millstream.openai.prompt_list import listed_id
@@ -224,10 +224,8 @@ class RunFile:
     def sync(self) -> None:
         """Raises WriteFailed."""
         assert self._file is not None, "the file is open"
-        try:
+        with written(self.path):
             os.fsync(self._file.fileno())
-        except OSError as error:
-            raise WriteFailed(f"{self.path} cannot be written: {error.strerror}") from error
 
 
 def source_of(path: Path) -> str | None:

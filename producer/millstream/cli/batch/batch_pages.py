@@ -12,7 +12,7 @@ import typer
 
 from millstream.batch.documents.joined_documents import NO_ROW, JoinedDocuments
 from millstream.batch.documents.page_lines import PageLines, prompt_of
-from millstream.batch.files.rowfile import WriteFailed, replaced_file
+from millstream.batch.files.rowfile import replaced_file, written
 from millstream.cli.display.terminal import answers, counted, plain, say, warn
 from millstream.cli.shared.command_run import reported
 from millstream.cli.shared.exits import ExitCode
@@ -68,12 +68,10 @@ def pages(
 
 
 def _write(made: PageLines, out: Path) -> bool:
-    try:
+    with written(out):
         with replaced_file(out) as file:
             for line in made.lines():
                 file.write(json_bytes(line) + b"\n")
-    except OSError as error:
-        raise WriteFailed(f"{out} cannot be written: {error.strerror}") from error
     for name, problem in made.problems.items():
         warn(f"{plain(name)}: {problem}")
     read = len(made.files) - len(made.problems)
