@@ -13,9 +13,6 @@ from support.gateway import HELLO, Gateway, add_key, gateway
 from support.servers.servers import Server
 from support.workers.hand_worker import HandWorker
 
-from millstream.gateway.auth.api_keys import ApiKey
-from millstream.gateway.redis.tenant_keys import API_KEYS
-
 PAGE, LISTED = "https://evil.example", "https://app.example"
 
 
@@ -68,18 +65,6 @@ async def test_no_revoked_key_opens_the_door(door: Gateway, worker: HandWorker, 
     assert (await asyncio.to_thread(invoke, "keys", "revoke", "made", *url)).exit_code == 4
     with gateway(valkey.url, keyless=False) as other:
         assert status_of(other.get("/v1/models")) == 401
-    # Gateways of older versions ask by EXISTS, and their `keys list` reads every field.
-    assert await worker.redis.exists(API_KEYS)
-    [left] = await worker.redis.hvals(API_KEYS)
-    assert ApiKey.model_validate_json(left).tenant == ""
-
-
-async def test_a_key_of_an_older_version_shuts_it_too(
-    door: Gateway, worker: HandWorker, valkey: Server
-) -> None:
-    await worker.redis.hset(API_KEYS, "0" * 64, ApiKey(tenant="acme").model_dump_json())
-    await asyncio.to_thread(revoke, valkey, "0" * 12)
-    assert status_of(door.get("/v1/models")) == 401
 
 
 def test_an_open_gateway_is_called_by_a_name_of_loopback(door: Gateway) -> None:

@@ -50,7 +50,6 @@ class ApiKey(BaseModel):
 
 
 ANYBODY = ApiKey(tenant="")  # the caller of a gateway without keys
-_MARK = {_MADE: ANYBODY.model_dump_json()}  # older versions read all fields as keys
 
 
 class ApiKeyStore:
@@ -64,7 +63,7 @@ class ApiKeyStore:
         key = PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(32)).rstrip(b"=").decode()
         granted = _granted(tenant, fields | {"created_ms": time.time_ns() // 1_000_000})
         digest = _digest(key)
-        await self._redis.hset(API_KEYS, mapping={digest: granted.model_dump_json(), **_MARK})
+        await self._redis.hset(API_KEYS, mapping={digest: granted.model_dump_json(), _MADE: 1})
         return digest[:_ID], key
 
     async def find(self, key: str) -> ApiKey | None:
@@ -91,7 +90,6 @@ class ApiKeyStore:
         found = [digest for digest in rows if wanted in (digest, digest[:_ID])]
         if not found:
             return False
-        await self._redis.hset(API_KEYS, mapping=_MARK)  # an older version may have made the key, without it
         return bool(await self._redis.hdel(API_KEYS, *found))
 
 
