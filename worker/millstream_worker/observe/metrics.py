@@ -66,13 +66,9 @@ class _Series:
     def counter(self, name: str, text: str) -> Counter:
         return Counter(f"millstream_{name}", text, ("queue",), registry=self._registry).labels(self._queue)
 
-    def counters(self, name: str, text: str) -> dict[State, Counter]:
-        whole = Counter(f"millstream_{name}", text, ("queue", "state"), registry=self._registry)
-        return {state: whole.labels(self._queue, state.value) for state in State if state.terminal}
-
-    def of_reasons(self, name: str, text: str, reasons: Sequence[str]) -> dict[str, Counter]:
-        whole = Counter(f"millstream_{name}", text, ("queue", "reason"), registry=self._registry)
-        return {reason: whole.labels(self._queue, reason) for reason in reasons}
+    def counters(self, name: str, text: str, label: str, values: Sequence[str]) -> dict[str, Counter]:
+        whole = Counter(f"millstream_{name}", text, ("queue", label), registry=self._registry)
+        return {value: whole.labels(self._queue, value) for value in values}
 
     def gauge(self, name: str, text: str) -> Gauge:
         return self.gauges(name, text).labels(self._queue)
@@ -121,7 +117,8 @@ class Metrics:
             "time_per_output_token_seconds", "Between output tokens, per request", _PER_TOKEN_S
         )
         self.e2e = make.histograms("e2e_request_latency_seconds", "Submitted to last token", _WAITS_S)
-        self._ended = make.counters("requests", "Jobs ended here, by terminal state")
+        ends = [state for state in State if state.terminal]
+        self._ended = make.counters("requests", "Jobs ended here, by terminal state", "state", ends)
         self.prompt_tokens = make.counter("prompt_tokens", "Prompt tokens of admitted requests")
 
     def _of_engine(self, make: _Series) -> None:
@@ -192,7 +189,7 @@ class Metrics:
         self._image_time = make.histogram(
             "image_prepare_seconds", "Opening and preparing an image, with its process", _STEPS_S
         )
-        self._images_refused = make.of_reasons("images_refused", "Jobs refused for an image", KINDS)
+        self._images_refused = make.counters("images_refused", "Jobs refused for an image", "reason", KINDS)
         self.image_deaths = make.counter(
             "image_processes_killed", "Processes that died over an image, or were killed for their time"
         )
