@@ -13,9 +13,8 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-LAYOUT = (
-    "int8, keys with a middle"  # other bits of the same numbers need another name: blocks are found by it
-)
+# other bits of the same numbers need another name: blocks are found by it
+LAYOUT = "int8, keys with a middle"
 MOST = 127  # of a code's magnitude
 KEY_SCALES, VALUE_SCALES = 2, 1  # of a token and head: scale and middle, or scale
 LEAST_HALF = 1e-18  # of the distance from middle to end: numbers closer together are stored as their middle
