@@ -202,7 +202,11 @@ class BatchExecution:
             return
         async with self._input() as record:
             read = partial(self._gateway.store.read_ranges, record.path)
-            spans = (one for one in order.spans(record.bytes) if one[0] not in parts.written)
+            spans = (
+                (number, place, record.bytes if end is None else end)
+                for number, place, end in order.lines()
+                if number not in parts.written
+            )
             async for line in lines_at(spans, read):
                 yield line
 

@@ -75,4 +75,4 @@ def _take(ordered: OrderedPass, line: InputLine, beginnings: Sequence[int]) -> N
 async def _ended(ordered: OrderedPass) -> LineOrder:
     for _ in ordered.steps():
         await asyncio.sleep(0)
-    return ordered.end()
+    return ordered.order
