@@ -48,5 +48,17 @@ def test_a_stream_is_ordered_in_stretches(monkeypatch: pytest.MonkeyPatch) -> No
     file = ordered("ababababcac", whole=True)
     assert file.stretches == [11]
     assert list(file.order) == [0, 2, 4, 6, 9, 1, 3, 5, 7, 8, 10]
-    assert [number for number, _ in file.lines()] == [1, 3, 5, 7, 10, 2, 4, 6, 8, 9, 11]
-    assert list(file.spans(1111))[4:6] == [(10, 909, 1010), (2, 101, 202)]
+    lines = list(file.lines())
+    assert [number for number, *_ in lines] == [1, 3, 5, 7, 10, 2, 4, 6, 8, 9, 11]
+    assert lines[4:6] == [(10, 909, 1010), (2, 101, 202)]
+    assert lines[-1] == (11, 1010, None)
+
+
+def test_steps_end_a_pass_as_its_end_does() -> None:
+    """And leave no stretch without lines behind."""
+    made = OrderedPass(whole=True)
+    for place in range(600):
+        made.take(place + 1, place * 101, 100, [place % 2])
+    assert sum(1 for _ in made.steps()) > 2
+    assert made.order.stretches == [600]
+    assert list(made.order.order) == [*range(0, 600, 2), *range(1, 600, 2)]

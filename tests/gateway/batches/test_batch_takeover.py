@@ -8,17 +8,19 @@ import contextlib
 import random
 import signal
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx2
 import pytest
-from support.batches import Line, answered, chat, counts, files_of, finished, made, rows_of
+from support.batches import CHAT, Line, answered, chat, counts, files_of, finished, made, rows_of, upload
 from support.gateway import Gateway, gateway
 from support.grouped_lines import chats_alike, number_of
 from support.servers.servers import Server, lasting_server
 from support.workers.counting_worker import counted, model_name, serving, until, until_read, write_tokenizer
 from support.workers.hand_worker import hand_worker
 
+from millstream.gateway.batches.records.batch_catalogue import BatchCatalogue
 from millstream.gateway.redis.tenant_keys import OPEN_TENANTS, TenantKeys
 
 LINES = 160
@@ -165,6 +167,33 @@ async def test_a_batch_of_groups_is_taken_over(valkey: Server, tmp_path: Path) -
                 job = await worker.take()
                 await job.end(last=str(number_of(job)))
             async with door.client() as client:
-                output, errors = await files_of(client, await finished(client, batch.id))
+                done = await finished(client, batch.id)
+                output, errors = await files_of(client, done)
     assert errors == []
     assert answered(output) == {f"r{number}": str(number) for number in range(9)}
+    assert (done.to_dict()["groups"], done.to_dict()["shared_tokens"]) == (3, 6 * 256)
+
+
+@pytest.mark.parametrize(("in_order", "order"), [("false", [0, 3, 1, 4, 2, 5]), ("true", [0, 1, 2, 3, 4, 5])])
+async def test_who_takes_a_batch_over_keeps_to_its_order(
+    valkey: Server, catalogue: BatchCatalogue, tmp_path: Path, in_order: str, order: list[int]
+) -> None:
+    """Whoever validated it sent none of its lines."""
+    async with hand_worker(valkey.url) as worker, AsyncExitStack() as stack:
+        arguments = ("--files-url", tmp_path / "files")
+        with gateway(valkey.url, *arguments) as gone:
+            async with gone.client() as client:
+                file_id = await upload(client, chats_alike(6))
+        fields = {
+            "endpoint": CHAT, "input_file_id": file_id, "completion_window": "24h", "metadata": "null",
+            "in_order": in_order, "total": "6", "models": '{"default": "default"}', "in_progress_s": "1",
+        }  # fmt: skip
+        await catalogue.create("", "batch_1", fields, window_s=600, charge="", lasts_s=600)
+        await worker.redis.hset(TenantKeys("").batch("batch_1"), "status", "in_progress")
+        stack.enter_context(gateway(valkey.url, *arguments))
+        taken: list[int] = []
+        for _ in order:
+            job = await worker.take()
+            taken.append(number_of(job))
+            await job.end(last="done")
+    assert taken == order

@@ -137,6 +137,32 @@ async def test_groups_are_sent_whatever_the_order_of_the_file(
         taken.append(number_of(job))
         await job.end(last=str(taken[-1]))
     assert taken == [0, 3, 6, 1, 4, 7, 2, 5, 8]
-    output, errors = await files_of(client, await finished(client, batch.id))
+    done = await finished(client, batch.id)
+    told = done.to_dict()
+    assert (told["groups"], told["shared_tokens"]) == (3, 5 * 256)
+    assert "in_order" not in told
+    output, errors = await files_of(client, done)
     assert errors == []
     assert answered(output) == {f"r{number}": str(number) for number in range(9)}
+
+
+async def test_a_batch_may_be_sent_in_the_order_of_its_file(
+    worker: HandWorker, client: openai.AsyncOpenAI
+) -> None:
+    batch = await made(client, chats_alike(6), extra_body={"in_order": True})
+    assert batch.to_dict()["in_order"] is True
+    taken: list[int] = []
+    for _ in range(6):
+        job = await worker.take()
+        taken.append(number_of(job))
+        await job.end(last="done")
+    assert taken == list(range(6))
+    told = (await finished(client, batch.id)).to_dict()
+    assert told["in_order"] is True
+    assert not told.keys() & {"groups", "shared_tokens"}
+
+
+async def test_an_order_that_is_no_boolean_is_named(client: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        await made(client, chats_alike(1), extra_body={"in_order": "false"})
+    assert refused.value.param == "in_order"

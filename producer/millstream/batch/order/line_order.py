@@ -30,26 +30,26 @@ class LineOrder:
     groups: int = 0
     shared_tokens: int = 0  # of beginnings that an earlier line has, too: an estimate
 
-    def spans(self, size: int) -> Iterator[tuple[int, int, int]]:
-        """The number of each line, and the bytes that it and blank ones behind it take, of an input of so
-        many bytes.
+    def lines(self) -> Iterator[tuple[int, int, int | None]]:
+        """Number and place of each line, as they are sent, and the place of the next one of the input, blank
+        ones apart; None: it is the input's last.
         """
         for at in self.order:
-            end = self.places[at + 1] if at + 1 < len(self.places) else size
-            yield self.numbers[at], self.places[at], end
-
-    def lines(self) -> Iterator[tuple[int, int]]:
-        """Number and place of each line, as they are sent."""
-        for at in self.order:
-            yield self.numbers[at], self.places[at]
+            yield (
+                self.numbers[at],
+                self.places[at],
+                self.places[at + 1] if at + 1 < len(self.places) else None,
+            )
 
 
 class OrderedPass:
-    """Takes the lines of an input in its order. At most 100 bytes a line in memory."""
+    """Takes the lines of an input in its order. `order` is there after `end`, or the last of `steps`. At most
+    100 bytes a line in memory.
+    """
 
     def __init__(self, *, whole: bool = True) -> None:
         """`whole`: the input can be read at any place; otherwise it is ordered in stretches."""
-        self._order = LineOrder()
+        self.order = LineOrder()
         self._whole = whole
         self._starts, self._hashes = array("I", [0]), array("Q")  # of the stretch at hand
         self._held = 0  # bytes of its lines
@@ -58,32 +58,31 @@ class OrderedPass:
         """One more line of so many bytes; `beginnings`: as `beginnings_of` has them."""
         self._held += size + _LINE_BYTES
         if not self._whole and self._held > STRETCH_BYTES:
-            for _ in self.steps():
-                pass
+            self.end()
             self._held = size + _LINE_BYTES
-        self._order.places.append(place)
-        self._order.numbers.append(number)
+        self.order.places.append(place)
+        self.order.numbers.append(number)
         self._hashes.extend(beginnings)
         self._starts.append(len(self._hashes))
 
     def repeats(self, number: int) -> None:
         """The line has the custom_id of an earlier one."""
-        self._order.repeated.add(number)
+        self.order.repeated.add(number)
+
+    def end(self) -> LineOrder:
+        """Order the lines since the last stretch."""
+        for _ in self.steps():
+            pass
+        return self.order
 
     def steps(self) -> Iterator[None]:
-        """Order the lines since the last stretch; other tasks may run between two steps."""
+        """Do what `end` does; other tasks may run between two steps."""
         chain = LineChain(self._starts, self._hashes)
         yield from chain.steps()
-        order, begin = self._order, len(self._order.order)
+        order, begin = self.order, len(self.order.order)
         order.order.extend(array("I", [begin + at for at in chain.order]) if begin else chain.order)
         order.stretches.append(len(chain.order))
         order.moved |= chain.moved
         order.groups += chain.groups
         order.shared_tokens += chain.shared_bytes // BYTES_PER_TOKEN
         self._starts, self._hashes = array("I", [0]), array("Q")
-
-    def end(self) -> LineOrder:
-        """The order of all lines."""
-        for _ in self.steps():
-            pass
-        return self._order

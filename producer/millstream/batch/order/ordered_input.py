@@ -17,7 +17,7 @@ async def ordered_lines(source: InputFile, order: LineOrder | None) -> AsyncIter
     """
     lines = iter(source)
     if order is not None and order.moved and source.is_plain:
-        for number, place in order.lines():
+        for number, place, _ in order.lines():
             if (line := source.line_at(place, number)) is not None:
                 yield line
         lines = source.behind(order.places[-1], order.numbers[-1])

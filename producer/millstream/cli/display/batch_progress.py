@@ -85,7 +85,7 @@ class Shown:
             yield f"waiting behind {counted(jobs, 'job')}"
 
     def _groups(self) -> Iterator[str]:
-        if groups := self.run.tally.groups:
+        if (groups := self.run.tally.groups) and self.run.lines.queues:  # lines were sent
             yield told_groups(groups, self.run.tally.shared_tokens)
 
     def speeds(self) -> list[str]:

@@ -74,6 +74,9 @@ class BatchRecord:
     models: Mapping[str, str] | None = None
     output_lasts_s: int = 0
     response_format: Mapping[str, Any] | None = None  # of lines that say nothing about theirs
+    in_order: bool = False  # lines are sent as they lie, not those that begin alike together
+    groups: int = 0  # of lines that begin alike, as the validation has found them
+    shared_tokens: int = 0  # about so many, of prompts, that an earlier line of a group has, too
     errors: tuple[Mapping[str, Any], ...] = ()
     output_file_id: str | None = None
     error_file_id: str | None = None
@@ -101,6 +104,9 @@ class BatchRecord:
                 models=_stored(fields, "models", dict),
                 output_lasts_s=int(fields.get("output_lasts_s", 0)),
                 response_format=_stored(fields, "response_format", dict),
+                in_order=bool(_stored(fields, "in_order", bool)),
+                groups=int(fields.get("groups", 0)),
+                shared_tokens=int(fields.get("shared_tokens", 0)),
                 errors=tuple(_stored(fields, "errors", list) or ()),
                 output_file_id=fields.get("output_file_id"),
                 error_file_id=fields.get("error_file_id"),
@@ -167,12 +173,16 @@ class BatchRecord:
         }
 
     def _beyond_openai(self) -> dict[str, Any]:
-        """Fields that only batches that ask for them have."""
+        """Fields that only batches have that ask for them, or whose lines have what they count."""
         counts, made = self.counts, dict[str, Any]()
         if counts.expected:
             made["expected"] = {"total": counts.expected, "agreed": counts.agreed}
         if self.response_format is not None:
             made["response_format"] = self.response_format
+        if self.in_order:
+            made["in_order"] = True
+        if self.groups:
+            made |= {"groups": self.groups, "shared_tokens": self.shared_tokens}
         return made
 
     def _usage(self) -> dict[str, Any]:

@@ -23,7 +23,8 @@ OUTPUT_LASTS_S = (3600, 30 * 86_400)  # OpenAI's
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
     """The checked body. `output_lasts_s` 0: the batch's files are kept until they are deleted.
-    `response_format`: of all lines that say nothing about theirs.
+    `response_format`: of all lines that say nothing about theirs. `in_order`: lines are sent in the order of
+    the file, not those that begin alike together.
     """
 
     input_file_id: str
@@ -33,6 +34,7 @@ class BatchRequest:
     metadata: Mapping[str, str] | None
     output_lasts_s: int
     response_format: Mapping[str, Any] | None
+    in_order: bool
 
     def fields(self, caller: ApiKey) -> dict[str, str]:
         """Returns the first fields of the batch's record."""
@@ -44,6 +46,7 @@ class BatchRequest:
             "queues": json.dumps(caller.queues),
             "output_lasts_s": str(self.output_lasts_s),
             "response_format": json.dumps(self.response_format),
+            "in_order": json.dumps(self.in_order),
         }
 
 
@@ -60,6 +63,9 @@ def read_batch_request(body: Mapping[str, Any]) -> BatchRequest:
         raise InvalidRequest("endpoint", given.get("endpoint"), f"give {known}") from None
     window = given.get("completion_window")
     openai_format(given.get("response_format", {"type": "text"}))
+    in_order = given.get("in_order", False)
+    if not isinstance(in_order, bool):
+        raise InvalidRequest("in_order", in_order, "give true or false")
     return BatchRequest(
         input_file_id,
         endpoint,
@@ -68,6 +74,7 @@ def read_batch_request(body: Mapping[str, Any]) -> BatchRequest:
         _metadata(given.get("metadata")),
         _output_lasts_s(given.get("output_expires_after")),
         given.get("response_format"),
+        in_order,
     )
 
 

@@ -105,12 +105,13 @@ class BatchExecution:
 
     async def _answer_lines(self, parts: PartWriter) -> None:
         gateway, lease = self._gateway, self._lease
-        order = self._order = self._order or await find_order(self._lines(), self._reader())
+        if not self._batch.in_order:
+            self._order = self._order or await find_order(self._lines(), self._reader())
         self._ledger = StoreLedger(
             self._batch, lease, gateway.clients, parts, gateway.executor, resumed=self._resumed
         )
         run = LineRun(self._ledger, Window(WINDOW_JOBS, WINDOW_BYTES), most_answers=MOST_ANSWERS)
-        rows = unwritten_rows(self._ordered_lines(order, parts), self._reader(), parts)
+        rows = unwritten_rows(self._ordered_lines(self._order, parts), self._reader(), parts)
         try:
             await parts.written_beside(run_while(self._ledger.count_tokens(), run.run(rows)))
         finally:
@@ -118,13 +119,15 @@ class BatchExecution:
         self._ledger = None
 
     async def _validate(self) -> None:
-        reader = self._reader(finds_order=True)
+        reader = self._reader(finds_order=not self._batch.in_order)
         verdict = await validate(self._lines(), reader, self._gateway.settings.max_batch_lines)
         if verdict.errors:
             await self._fail(verdict)
         else:
-            self._order = verdict.order
             fields = {"total": str(verdict.total), "models": json.dumps(reader.models)}
+            if (order := verdict.order) is not None:
+                self._order = order
+                fields |= {"groups": str(order.groups), "shared_tokens": str(order.shared_tokens)}
             await self._lease.move(BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS, **fields)
         await self._reload()
 
@@ -194,15 +197,19 @@ class BatchExecution:
             async for line in input_lines(self._gateway.store.read(record.path)):
                 yield line
 
-    async def _ordered_lines(self, order: LineOrder, parts: PartWriter) -> AsyncIterator[InputLine]:
+    async def _ordered_lines(self, order: LineOrder | None, parts: PartWriter) -> AsyncIterator[InputLine]:
         """Yields lines as they are sent: those that have no row, unless all are read in the file's order."""
-        if not order.moved:
+        if order is None or not order.moved:
             async for line in self._lines():
                 yield line
             return
         async with self._input() as record:
             read = partial(self._gateway.store.read_ranges, record.path)
-            spans = (one for one in order.spans(record.bytes) if one[0] not in parts.written)
+            spans = (
+                (number, place, record.bytes if end is None else end)
+                for number, place, end in order.lines()
+                if number not in parts.written
+            )
             async for line in lines_at(spans, read):
                 yield line
 

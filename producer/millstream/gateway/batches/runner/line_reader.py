@@ -47,7 +47,7 @@ class LineReader:
             response_format=batch.response_format,
             encoded=True,
         )
-        self._finds_order = finds_order
+        self.finds_order = finds_order
         self._tenant = batch.tenant
         self._format_bytes = len(json.dumps(batch.response_format))  # that are read with each line
         self._directory = directory
@@ -60,7 +60,7 @@ class LineReader:
         size = len(line.data or b"") + self._format_bytes
         try:
             row = await self._executor.run(
-                self._tenant, size, read_line, line, self._rules, finds_order=self._finds_order
+                self._tenant, size, read_line, line, self._rules, finds_order=self.finds_order
             )
         except UnexpectedError as error:
             raise LineFault(FaultCode.UNREADABLE_REQUEST, f"reading this request {error}") from None

@@ -25,7 +25,7 @@ class Verdict:
 
     total: int = 0
     errors: list[Mapping[str, Any]] = field(default_factory=list)
-    order: LineOrder | None = None  # of lines without errors
+    order: LineOrder | None = None  # of lines without errors, if the reader finds it
 
     def refuse(self, line: int | None, fault: LineFault) -> None:
         error = {"code": fault.code, "line": line, "message": fault.message, "param": fault.field}
@@ -34,7 +34,8 @@ class Verdict:
 
 async def validate(lines: AsyncIterator[InputLine], reader: LineReader, most_lines: int) -> Verdict:
     """Raises Unavailable."""
-    verdict, seen, ordered = Verdict(), SeenIds(), OrderedPass()
+    verdict, seen = Verdict(), SeenIds()
+    ordered = OrderedPass() if reader.finds_order else None
     async for line in lines:
         verdict.total += 1
         if verdict.total > most_lines:
@@ -47,14 +48,15 @@ async def validate(lines: AsyncIterator[InputLine], reader: LineReader, most_lin
             row = await reader.read(line)
             if not seen.add(row.custom_id):
                 raise duplicate(row.custom_id)
-            _take(ordered, line, row.beginnings)
+            if ordered is not None:
+                _take(ordered, line, row.beginnings)
         except LineFault as fault:
             verdict.refuse(line.number, fault)
             if len(verdict.errors) == MOST_ERRORS:
                 return verdict
     if not verdict.total:
         verdict.refuse(None, LineFault("empty_file", "the input has no lines; give each request one"))
-    verdict.order = await _ended(ordered)
+    verdict.order = None if ordered is None else await _ended(ordered)
     return verdict
 
 
@@ -75,4 +77,4 @@ def _take(ordered: OrderedPass, line: InputLine, beginnings: Sequence[int]) -> N
 async def _ended(ordered: OrderedPass) -> LineOrder:
     for _ in ordered.steps():
         await asyncio.sleep(0)
-    return ordered.end()
+    return ordered.order
