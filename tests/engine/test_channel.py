@@ -12,7 +12,8 @@ import pytest
 
 from millstream_worker.engine.protocol import channel
 from millstream_worker.engine.protocol.channel import Channel, PeerGone
-from millstream_worker.engine.protocol.frames import Abort, LoadProgress, encode
+from millstream_worker.engine.protocol.frames import Abort, HoldImage, LoadProgress, encode
+from millstream_worker.images.messages import PackedArray
 
 
 def test_a_front_that_dies_without_reading_holds_nobody_up() -> None:
@@ -57,4 +58,35 @@ def test_a_descriptor_of_any_number_will_do(many_files: None) -> None:
         assert list(end.receive(0.0)) == []
         ours.sendall(encode(Abort((1,))))
         assert list(end.receive(None)) == [Abort((1,))]
+        end.close()
+
+
+def test_pixels_are_read_while_a_step_is_computed() -> None:
+    """More than a socket holds, with an abort behind it: the next step has both, however long this one is."""
+    ours, theirs = socket.socketpair()
+    pixels = PackedArray("pixel_values", "uint8", (2**24,), bytes(2**24))
+    image = HoldImage("salt", b"digest", 1, (pixels,))
+    with ours:
+        end = Channel(theirs)
+        front = threading.Thread(
+            target=ours.sendall, args=(encode(image) + encode(Abort((1,))),), daemon=True
+        )
+        front.start()
+        front.join(timeout=20)
+        assert not front.is_alive(), "it waits for a call"
+        assert list(end.receive(None)) == [image, Abort((1,))]
+    for _ in range(2):
+        with pytest.raises(PeerGone):
+            list(end.receive(None))
+    end.close()
+
+
+def test_what_nobody_takes_is_bounded() -> None:
+    ours, theirs = socket.socketpair()
+    ours.settimeout(1.0)
+    with ours:
+        end = Channel(theirs)
+        most = 2 * channel._INBOX_PIECES * channel._RECEIVE_BYTES
+        with pytest.raises(TimeoutError):
+            ours.sendall(bytes(most))
         end.close()

@@ -4,8 +4,8 @@
 
 `run`: `millstream batch run --media` over so many pages; peak memory of server, front and command, and that
 of the second half beside the first's. `bound`: more pages than a queue holds, submitted at once: how many are
-refused, and when they may come again. `text`: seconds to the first token of text jobs alone, and beside a
-flood of pages, in turns.
+refused, and when they may come again. `text`: seconds to the first token of text jobs alone, beside a flood
+of texts, for which a step is under way when a job comes, and beside one of pages, in turns.
 
 A page is a picture of noise of 0.6 MB, each its own.
 """
@@ -188,18 +188,19 @@ def text(options: argparse.Namespace) -> Iterator[Row]:
 
 
 async def _first_tokens(url: str, options: argparse.Namespace) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {"alone": [], "beside pages": []}
+    found: dict[str, list[float]] = {"alone": [], "beside texts": [], "beside pages": []}
     async with AsyncClient(url, queue=QUEUE) as client:
         await client.wait((await client.submit("Hello", max_tokens=4)).id, timeout_s=120)
         for _ in range(options.turns):
             found["alone"] += await _asked(client, options.texts)
-            with _flooded(url):
-                found["beside pages"] += await _asked(client, options.texts)
+            for others in ("texts", "pages"):
+                with _flooded(url, others):
+                    found[f"beside {others}"] += await _asked(client, options.texts)
     return found
 
 
-async def flood(url: str) -> None:
-    """Pages that others wait for, 16 of them under way, until the process ends."""
+async def flood(url: str, others: str) -> None:
+    """Pages that others wait for, or texts, 16 of them under way, until the process ends."""
     files = [page(number) for number in range(64)]
     async with AsyncClient(url, queue=QUEUE) as client:
 
@@ -207,7 +208,7 @@ async def flood(url: str) -> None:
             for turned in range(place, 1_000_000, 16):
                 # another text each time: the same request would be answered once
                 question = {"type": "text", "text": f"{turned}, {time.monotonic()}?"}
-                content = [{"type": "image", "image": files[turned % 64]}, question]
+                content = [{"type": "image", "image": files[turned % 64]}, question][others == "texts" :]
                 job = await client.submit(
                     messages=[{"role": "user", "content": content}], max_tokens=32, lane="batch"
                 )
@@ -217,8 +218,9 @@ async def flood(url: str) -> None:
 
 
 @contextlib.contextmanager
-def _flooded(url: str) -> Iterator[None]:
-    command = f"import asyncio; from ops.bench.queued.page_queue import flood; asyncio.run(flood({url!r}))"
+def _flooded(url: str, others: str) -> Iterator[None]:
+    called = f"flood({url!r}, {others!r})"
+    command = f"import asyncio; from ops.bench.queued.page_queue import flood; asyncio.run({called})"
     process = subprocess.Popen([sys.executable, "-c", command], stderr=subprocess.DEVNULL)
     try:
         time.sleep(5)  # until it is one

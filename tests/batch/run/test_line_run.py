@@ -177,34 +177,41 @@ class LoadLedger(MemoryLedger):
 
 class GaugedWindow(Window):
     peak = 0
+    peak_of_all = 0
 
     def try_load(self, size: int) -> bool:
         taken = super().try_load(size)
-        self.peak = max(self.peak, self._bytes)
+        self.peak = max(self.peak, self._held)
+        self.peak_of_all = max(self.peak_of_all, self.all)
         return taken
 
     @property
-    def held(self) -> int:
-        return self._bytes
+    def all(self) -> int:
+        return self._held + self._away
+
+
+async def pages(count: int, *texts: BatchLine) -> AsyncIterator[BatchLine]:
+    """And a text behind each of the last pages."""
+    behind = dict(zip(range(count, 0, -1), texts, strict=False))
+    for number in range(1, count + 1):
+        yield BatchLine(
+            number, str(number), ApiEndpoint.CHAT, "default", str(number), size=100, late_bytes=2 * MIB
+        )
+        if number in behind:
+            yield behind[number]
 
 
 async def test_a_thousand_pages_are_under_way_in_little_memory() -> None:
     """Of a MiB each, of which 24 are held at most; some are refused, broken or lost meanwhile."""
-    count, window = 1000, GaugedWindow(2000, 24 * MIB)
+    count, window = 1000, GaugedWindow(2000, 24 * MIB, 2000 * MIB)
     ledger = LoadLedger(window, count)
     ledger.refusals = [QueueFull("default", 1, 1, 0.0)] * 50
     ledger.broken = {7, 300, 301}
     ledger.ends = {5: [NotFound("0-5"), "computed"]}
 
-    async def pages() -> AsyncIterator[BatchLine]:
-        for number in range(1, count + 1):
-            yield BatchLine(
-                number, str(number), ApiEndpoint.CHAT, "default", str(number), size=100, late_bytes=2 * MIB
-            )
-
     made = LineRun(ledger, window)
-    await asyncio.wait_for(made.run(pages()), 60)
-    assert (made.under_way, made.unsent, window.held) == (0, 0, 0)
+    await asyncio.wait_for(made.run(pages(count)), 60)
+    assert (made.under_way, made.unsent, window.all) == (0, 0, 0)
     assert Counter(ledger.rows.values()) == {"computed": count - 3, "refused": 3}
     assert 16 * MIB < window.peak <= 24 * MIB
     assert ledger.loads.total() == count + 1  # a refused row keeps its image; a lost one is read again
@@ -212,7 +219,7 @@ async def test_a_thousand_pages_are_under_way_in_little_memory() -> None:
 
 async def test_lines_are_held_until_they_are_sent() -> None:
     """Those that can be read again: 300 of a MiB are under way at once, of which eight are held."""
-    count, window = 300, GaugedWindow(2000, 8 * MIB)
+    count, window = 300, GaugedWindow(2000, 8 * MIB, 2000 * MIB)
     ledger = LoadLedger(window, count)
 
     async def large() -> AsyncIterator[BatchLine]:
@@ -224,6 +231,58 @@ async def test_lines_are_held_until_they_are_sent() -> None:
     ledger.ends = {5: [NotFound("0-5"), "computed"]}
     made = LineRun(ledger, window)
     await asyncio.wait_for(made.run(large()), 60)
-    assert (made.under_way, made.unsent, window.held) == (0, 0, 0)
+    assert (made.under_way, made.unsent, window.all) == (0, 0, 0)
     assert ledger.rows == dict.fromkeys(range(1, count + 1), "computed")
     assert ledger.loads == {5: 1}
+
+
+def texts(first: int, count: int, size: int) -> list[BatchLine]:
+    made = []
+    for number in range(first, first + count):
+        line = BatchLine(number, str(number), ApiEndpoint.CHAT, "default", str(number), late_bytes=size)
+        made.append(replace(line, late_bytes=0, size=size, light=line))
+    return made
+
+
+class SlowLedger(LoadLedger):
+    """Its queue takes large texts, too, and answers slowly."""
+
+    def __init__(self, window: GaugedWindow) -> None:
+        super().__init__(window, 0)
+        self.all_sent.set()
+
+    async def submit(self, client: AsyncClient, rows: Sequence[BatchLine]) -> list[Any]:
+        return await MemoryLedger.submit(self, client, rows)
+
+    async def ended(
+        self, client: AsyncClient, job_ids: Sequence[str]
+    ) -> AsyncGenerator[tuple[str, str | JobError]]:
+        async for one in super().ended(client, job_ids):
+            for _ in range(20):
+                await asyncio.sleep(0)
+            yield one
+
+
+async def test_messages_under_way_are_bounded_until_they_end() -> None:
+    """Fewer than one chunk has: those that are under way make room for its rest, and so do lost ones, which
+    wait for room again beside lines that enter.
+    """
+    window = GaugedWindow(2000, 8 * MIB, 12 * MIB)
+    ledger = SlowLedger(window)
+    ledger.broken = {9}
+    ledger.refusals = [QueueFull("default", 1, 1, 0.0)] * 50
+    ledger.ends = {line: [NotFound("0-1")] * 2 + ["computed"] for line in range(1, 600, 3)}
+    made = LineRun(ledger, window)
+    await asyncio.wait_for(made.run(pages(400, *texts(401, 200, MIB))), 60)
+    assert (made.under_way, made.unsent, window.all) == (0, 0, 0)
+    assert Counter(ledger.rows.values()) == {"computed": 599, "refused": 1}
+    assert 10 * MIB < window.peak_of_all <= 12 * MIB
+
+
+async def test_a_message_above_the_bound_goes_alone() -> None:
+    window = GaugedWindow(2000, MIB, MIB)
+    ledger = SlowLedger(window)
+    made = LineRun(ledger, window)
+    await asyncio.wait_for(made.run(pages(20, *texts(21, 10, 3 * MIB))), 20)
+    assert ledger.rows == dict.fromkeys(range(1, 31), "computed")
+    assert window.peak_of_all <= 5 * MIB  # a page of up to two beside a text of three

@@ -199,3 +199,22 @@ async def test_pages_of_a_file(place: BatchFiles, media: Path) -> None:
     assert len(set(told(place).values())) == 3
     [row] = read_rows(place.errors)
     assert row["error"]["message"].endswith("image_url.url: has 3 pages (got 'a.pdf#page=4')")
+
+
+async def test_pages_under_way_are_little_of_the_server(place: BatchFiles, media: Path) -> None:
+    """50 pages of a MiB, far fewer than a run has under way of small lines."""
+    for number in range(50):
+        (media / f"{number}.png").write_bytes(png(number) + number.to_bytes(1) * 2**20)
+    place.write(*(line(str(number), f"{number}.png") for number in range(50)))
+    server = redis.Redis(port=place.server.port)
+    used: list[int] = []
+
+    def measured(_: Request) -> str:
+        used.append(server.info("memory")["used_memory"])
+        return "read"
+
+    used.append(server.info("memory")["used_memory"])
+    with answering(place.server.url, answer=measured):
+        summary = await place.run(RunOptions(media=MediaFolder.of(media), message_bytes=4 * 2**20))
+    assert summary.completed == 50
+    assert 2 * 2**20 < max(used) - used[0] < 10 * 2**20

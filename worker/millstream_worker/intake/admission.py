@@ -79,7 +79,8 @@ class Admission:
         """
         job.input.put_off, job.input.unread_bytes = started, size_of(job, started)
         job.input.image_bytes = image_bytes(job.entry.payload)
-        job.outputs.earlier = await in_thread(earlier_choices, started.log)
+        if started.log:
+            job.outputs.earlier = await in_thread(earlier_choices, started.log)
         outlined = await in_thread(outline, job.entry.payload)
         if outlined is not None:
             job.input.request = outlined.request

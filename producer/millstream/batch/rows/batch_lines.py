@@ -51,6 +51,7 @@ class BatchLine:
     place: int = 0  # the byte of the input that it begins at
     beginnings: Sequence[int] = ()  # see `beginnings_of`; only where the order of lines is looked for
     late_bytes: int = 0  # the most that it takes, beyond `size`, while it is sent
+    sent_bytes: int = 0  # of its messages that this process does not hold; only while they lie in the queue
     light: BatchLine | None = None  # the same without what can be read again
     named: Mapping[str, str] = field(default_factory=dict)  # fields of its body, as RequestImages has them
 

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Generic
 
 from millstream.batch.rows.batch_lines import BatchLine
@@ -66,13 +67,13 @@ class LineRun(Generic[C, E, P]):
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
 
-    def _send(self, queue: str, rows: list[BatchLine]) -> None:
+    def _send(self, queue: str, rows: deque[BatchLine], attempt: int = 1) -> None:
         self.queues.add(queue)
-        self._group.create_task(self._complete(self._ledger.client_of(queue), rows))
+        self._group.create_task(self._submit(self._ledger.client_of(queue), rows, attempt))
 
-    async def _chunks(self, rows: AsyncIterable[BatchLine]) -> AsyncIterator[tuple[str, list[BatchLine]]]:
+    async def _chunks(self, rows: AsyncIterable[BatchLine]) -> AsyncIterator[tuple[str, deque[BatchLine]]]:
         """Yields rows of one queue at a time; every row holds its place in the window."""
-        waiting: dict[str, list[BatchLine]] = {}
+        waiting: dict[str, deque[BatchLine]] = {}
         async for row in rows:
             if not self._window.try_enter(row.size, row.prompts):  # it is full: send the rows at hand first
                 for queue in list(waiting):
@@ -80,7 +81,7 @@ class LineRun(Generic[C, E, P]):
                 await self._window.enter(row.size, row.prompts)
             if not self._needs_job(row):
                 continue
-            waiting.setdefault(row.queue, []).append(row)
+            waiting.setdefault(row.queue, deque()).append(row)
             if len(waiting[row.queue]) == CHUNK_ROWS:
                 yield row.queue, waiting.pop(row.queue)
         for queue, some in waiting.items():
@@ -105,45 +106,45 @@ class LineRun(Generic[C, E, P]):
                 return
         if not self._equal.try_follow(row):
             self._equal.lead(row)
-            self._send(row.queue, [row])
+            self._send(row.queue, deque([row]))
 
-    async def _complete(self, client: C, rows: list[BatchLine]) -> None:
-        """Submit these rows, and write each one's row when it ends."""
-        for attempt in range(1, MAX_ROUNDS + 1):
-            jobs = await self._submit(client, rows)
-            lines: LineEnds[E] = LineEnds(jobs)
-            async with aclosing(self._ledger.ended(client, list(jobs))) as ended:
-                async for job_id, end in ended:
-                    del jobs[job_id]
-                    line = lines.end(job_id, end)
-                    if line.left:
-                        if self._ledger.fails_line(end):
-                            await cancel_rest(client, line.left)
-                    elif await self._ledger.repeats(client, line, again=attempt < MAX_ROUNDS):
-                        rows.append(line.row)
-                    else:
-                        await self._leave(line.row, await self._ledger.end(client, line))
-            if not rows:
-                return
-
-    async def _submit(self, client: C, rows: list[BatchLine]) -> dict[str, BatchLine]:
-        """Submit, and take the rows from the list; the jobs by id, those of one row in the order of its
-        prompts.
+    async def _submit(self, client: C, waiting: deque[BatchLine], attempt: int) -> None:
+        """Submit these rows, and take them from `waiting`, as many at a time as there is room for: other
+        tasks wait for ends, which make room for the rest.
         """
-        jobs: dict[str, BatchLine] = {}
-        waiting = deque(rows)
-        rows.clear()  # a row is released when it ends, even if others are slow
         some: list[BatchLine] = []
         self.unsent += _jobs_in(waiting)
         try:
             while waiting:
+                jobs: dict[str, BatchLine] = {}  # those of one row in the order of its prompts
                 some = await self._loaded(waiting)
                 while some:
                     some, refusals = await self._submit_once(client, some, jobs)
                     await self._ledger.pause(client, refusals)
-            return jobs
+                if jobs:
+                    self._group.create_task(self._complete(client, jobs, attempt))
         finally:
             self.unsent -= _jobs_in(waiting) + _jobs_in(some)
+
+    async def _complete(self, client: C, jobs: dict[str, BatchLine], attempt: int) -> None:
+        """Write each line's row when its jobs end, and submit it again if they were lost."""
+        again: deque[BatchLine] = deque()
+        lines: LineEnds[E] = LineEnds(jobs)
+        async with aclosing(self._ledger.ended(client, list(jobs))) as ended:
+            async for job_id, end in ended:
+                del jobs[job_id]  # a row is released when it ends, even if others are slow
+                line = lines.end(job_id, end)
+                if line.left:
+                    if self._ledger.fails_line(end):
+                        await cancel_rest(client, line.left)
+                    continue
+                self._window.end(line.row.sent_bytes)
+                if await self._ledger.repeats(client, line, again=attempt < MAX_ROUNDS):
+                    again.append(line.row)
+                else:
+                    await self._leave(line.row, await self._ledger.end(client, line))
+        if again:
+            self._send(again[0].queue, again, attempt + 1)
 
     async def _submit_once(
         self, client: C, rows: Sequence[BatchLine], jobs: dict[str, BatchLine]
@@ -171,30 +172,36 @@ class LineRun(Generic[C, E, P]):
         """Takes the next rows to send, and reads what they are without: of one, and of more if there is
         room for their bytes.
         """
-        if not waiting[0].late_bytes:
-            rows = []
-            while waiting and not waiting[0].late_bytes:
-                rows.append(waiting.popleft())
-            return rows
-        await self._window.load(waiting[0].late_bytes)
-        late = [waiting.popleft()]
-        while waiting and len(late) < MOST_LOADED:
-            if not (size := waiting[0].late_bytes) or not self._window.try_load(size):
-                break
-            late.append(waiting.popleft())
-        try:
-            async with asyncio.TaskGroup() as group:
-                loads = [group.create_task(self._load(row)) for row in late]
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-        rows = []
-        for row, load in zip(late, loads, strict=True):
-            if isinstance(found := load.result(), BatchLine):
-                rows.append(found)
+        rows = await self._next(waiting)
+        found = await self._read([row for row in rows if row.late_bytes])
+        made: list[BatchLine] = []
+        for row in rows:
+            if isinstance(loaded := found.get(row.line, row), BatchLine):
+                made.append(loaded)
             else:
                 self.unsent -= row.prompts
-                await self._refuse(row, found)
+                await self._refuse(row, loaded)
+        return made
+
+    async def _next(self, waiting: deque[BatchLine]) -> list[BatchLine]:
+        if size := waiting[0].late_bytes:
+            await self._window.load(size)
+        rows, late = [waiting.popleft()], int(size > 0)
+        while waiting and late < MOST_LOADED:
+            if size := waiting[0].late_bytes:
+                if not self._window.try_load(size):
+                    break
+                late += 1
+            rows.append(waiting.popleft())
         return rows
+
+    async def _read(self, rows: Iterable[BatchLine]) -> dict[int, BatchLine | MillstreamError]:
+        try:
+            async with asyncio.TaskGroup() as group:
+                loads = {row.line: group.create_task(self._load(row)) for row in rows}
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return {line: load.result() for line, load in loads.items()}
 
     async def _load(self, row: BatchLine) -> BatchLine | MillstreamError:
         found = await self._ledger.load(row)
@@ -205,10 +212,11 @@ class LineRun(Generic[C, E, P]):
     def _sent(self, row: BatchLine) -> BatchLine:
         """The row as it waits for its end."""
         light = row.light or row
-        if row.late_bytes:
-            self._window.unload(row.late_bytes)
-        self._window.leave(row.size - light.size, 0)
-        return light
+        entered = row.size - light.size
+        if not row.late_bytes and not entered:
+            return light
+        self._window.send(row.late_bytes, entered)
+        return replace(light, sent_bytes=row.late_bytes + entered)
 
     async def _refuse(self, row: BatchLine, refusal: MillstreamError) -> None:
         """The row is never sent again."""
@@ -228,14 +236,14 @@ class LineRun(Generic[C, E, P]):
             await self._reuse(answer, equal)
             return
         for start in range(0, len(equal), CHUNK_ROWS):
-            self._send(row.queue, equal[start : start + CHUNK_ROWS])
+            self._send(row.queue, deque(equal[start : start + CHUNK_ROWS]))
 
     async def _reuse(self, answer: object, rows: Sequence[BatchLine]) -> None:
         for row in rows:
             if await self._ledger.reuse(row, answer):
                 self._window.leave(row.size, row.prompts)
             else:
-                self._send(row.queue, [row])
+                self._send(row.queue, deque([row]))
             await asyncio.sleep(0)  # they may be many, and large
 
 

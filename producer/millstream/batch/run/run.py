@@ -52,7 +52,8 @@ class BatchRun:
         self._options = options = options or RunOptions()
         self._loader = RowLoader(source.path, options)
         self.ledger = FileLedger(journal, client, options, self.tally, self.clock, self._loader)
-        self.lines = LineRun(self.ledger, Window(options.window, options.window_bytes))
+        window = Window(options.window, options.window_bytes, options.message_bytes)
+        self.lines = LineRun(self.ledger, window)
         self._seen = SeenIds()  # custom_ids of this pass
         self._order = order
         if order is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from millstream.batch.rows.line_rules import LineRules
 from millstream.batch.run.model_watch import OnChange
+from millstream.batch.run.window import MESSAGE_BYTES
 from millstream.client.submit.submission import LONGEST_PAUSE_S
 from millstream.errors import InvalidRequest
 
@@ -33,6 +34,7 @@ class RunOptions(LineRules):
     # not the user's to choose
     # of lines that are not submitted yet, or small, and their images; with the largest request 128 MiB
     window_bytes: int = 112 * 1024**2
+    message_bytes: int = MESSAGE_BYTES
     clear_jobs: int = 256  # ended jobs that are forgotten at once
     patience: Patience = field(default_factory=Patience)
 

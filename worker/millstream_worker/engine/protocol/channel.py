@@ -4,6 +4,7 @@ socket pair.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import select
 import socket
@@ -12,7 +13,8 @@ from collections.abc import Iterator
 
 from millstream_worker.engine.protocol.frames import Frame, FrameBuffer, encode
 
-_RECEIVE_BYTES = 1 << 20
+_RECEIVE_BYTES = 1 << 18
+_INBOX_PIECES = 256  # of at most so many bytes; beyond that the front waits
 _OUTBOX_FRAMES = 4096  # beyond that the front has stopped reading: the batch then waits for it
 
 
@@ -21,33 +23,42 @@ class PeerGone(Exception):
 
 
 class Channel:
-    """Owns the socket and one writer thread. `receive` and `send` are called by the batch loop alone; `send`
-    also by the beat."""
+    """Owns the socket, and a thread for each way. `receive` and `send` are called by the batch loop alone;
+    `send` also by the beat.
+
+    What comes is read while a step is computed: a socket holds 208 KiB, and the pixels of a page, with all
+    that stands behind them, would take a step for each of these.
+    """
 
     def __init__(self, peer: socket.socket) -> None:
         self._peer = peer
-        self._arrivals = select.poll()  # unlike select(), it takes descriptors of any number
-        self._arrivals.register(peer, select.POLLIN)
+        self._arrived: queue.Queue[bytes] = queue.Queue(_INBOX_PIECES)  # ends with an empty piece
         self._inbox = FrameBuffer()
         self._outbox: queue.Queue[bytes | None] = queue.Queue(_OUTBOX_FRAMES)
         self._writer = threading.Thread(target=self._write, name="frames-out", daemon=True)
+        self._reader = threading.Thread(target=self._read, name="frames-in", daemon=True)
         self._writer.start()
+        self._reader.start()
 
     def receive(self, wait_s: float | None) -> Iterator[Frame]:
         """Yields frames that have arrived; waits up to `wait_s` (None: for ever) for one. Raises PeerGone."""
         for frame in self._inbox.feed(b""):  # read by an earlier call and not consumed
             wait_s = 0.0
             yield frame
-        while self._arrivals.poll(None if wait_s is None else 1000 * wait_s):
-            try:
-                data = self._peer.recv(_RECEIVE_BYTES)
-            except ConnectionResetError:
-                data = b""  # it went away with frames of ours unread
-            if not data:
-                raise PeerGone
+        while (data := self._next(wait_s)) is not None:
             for frame in self._inbox.feed(data):
                 wait_s = 0.0
                 yield frame
+
+    def _next(self, wait_s: float | None) -> bytes | None:
+        try:
+            data = self._arrived.get(wait_s != 0, wait_s)
+        except queue.Empty:
+            return None
+        if not data:
+            self._arrived.put(data)  # for the next call
+            raise PeerGone
+        return data
 
     @property
     def gone(self) -> bool:
@@ -66,6 +77,9 @@ class Channel:
         """Sends all waiting frames, then ends."""
         self._outbox.put(None)
         self._writer.join(timeout=5)
+        with contextlib.suppress(OSError):  # the front is gone
+            self._peer.shutdown(socket.SHUT_RD)  # the reader ends, unless nobody takes what it has read
+        self._reader.join(timeout=1)
         self._peer.close()
 
     def _write(self) -> None:
@@ -80,3 +94,12 @@ class Channel:
                 self._peer.sendall(data)
             except OSError:
                 gone = True
+
+    def _read(self) -> None:
+        data = b"more"
+        while data:
+            try:
+                data = self._peer.recv(_RECEIVE_BYTES)
+            except OSError:
+                data = b""  # it went away with frames of ours unread
+            self._arrived.put(data)

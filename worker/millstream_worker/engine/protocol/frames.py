@@ -273,6 +273,7 @@ class FrameBuffer:
             end = _LENGTH.size + size
             if len(self._data) < end:
                 return
-            body = bytes(self._data[_LENGTH.size : end])
+            with memoryview(self._data) as view:
+                body = bytes(view[_LENGTH.size : end])
             del self._data[:end]
             yield decode(body)
