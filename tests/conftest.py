@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+_LONG_NAME = 200
+
 # A machine that others use takes as long as it takes. (In CI, examples are the same in each run.)
 settings.register_profile("tests", settings(), deadline=None)
 settings.load_profile("tests")
@@ -63,6 +65,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _rank(item: pytest.Item) -> tuple[float, bool]:
     limit, slow = item.get_closest_marker("timeout"), item.get_closest_marker("slow")
     return limit.args[0] if limit else 0.0, slow is not None
+
+
+def pytest_make_parametrize_id(config: pytest.Config, val: object) -> str | None:
+    """Names a long text by its beginning: pytest would write megabytes into a test's name, in each process,
+    and send it between them with each report."""
+    del config
+    if isinstance(val, bytes | str) and len(val) > _LONG_NAME:
+        return ascii(val[:_LONG_NAME])
+    return None
 
 
 def pytest_report_header() -> str:

@@ -131,7 +131,7 @@ def test_layers_of_a_kind_are_compiled_once(tmp_path: Path) -> None:
     assert (found, counters["stats"]["unique_graphs"]) == ([4], 1)
 
 
-@pytest.mark.slow
+@pytest.mark.alone  # test_replay replays a compiled model, as does test_recorded_states
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")

@@ -91,18 +91,21 @@ def named(before: str, after: str) -> bytes:
 
 
 CALL = '{"id":"","type":"function","function":{"name":"f","arguments":"%s"}}'
-LONG_ONES = {
-    "messages": repeated('{"messages":[', '{"role":"user","content":""}', "]}"),
-    "calls": repeated('{"messages":[{"role":"assistant","tool_calls":[', CALL % "", "]}]}"),
-    "deep calls": repeated(
-        '{"messages":[{"role":"assistant","tool_calls":[', CALL % ("[" * 66 + "]" * 66), "]}]}"
+# made when asked for: every process collects them
+LONG_ONES: dict[str, Callable[[], bytes]] = {
+    "messages": partial(repeated, '{"messages":[', '{"role":"user","content":""}', "]}"),
+    "calls": partial(repeated, '{"messages":[{"role":"assistant","tool_calls":[', CALL % "", "]}]}"),
+    "deep calls": partial(
+        repeated, '{"messages":[{"role":"assistant","tool_calls":[', CALL % ("[" * 66 + "]" * 66), "]}]}"
     ),
-    "parts": repeated('{"messages":[{"role":"user","content":[', '{"type":"text","text":""}', "]}]}"),
-    "names": named('{"messages":[{"role":"user","content":"x"}],', "}"),
-    "kwargs": named('{"messages":[{"role":"user","content":"x"}],"chat_template_kwargs":{', "}}"),
-    "lists": repeated('{"messages":[{"role":"user","content":"x"}],"a":[', "[]", "]}"),
-    "numbers": repeated('{"messages":[', "1.5", "]}"),
-    "token ids": repeated('{"prompt":[', "0", "]}"),
+    "parts": partial(
+        repeated, '{"messages":[{"role":"user","content":[', '{"type":"text","text":""}', "]}]}"
+    ),
+    "names": partial(named, '{"messages":[{"role":"user","content":"x"}],', "}"),
+    "kwargs": partial(named, '{"messages":[{"role":"user","content":"x"}],"chat_template_kwargs":{', "}}"),
+    "lists": partial(repeated, '{"messages":[{"role":"user","content":"x"}],"a":[', "[]", "]}"),
+    "numbers": partial(repeated, '{"messages":[', "1.5", "]}"),
+    "token ids": partial(repeated, '{"prompt":[', "0", "]}"),
 }
 
 
@@ -113,7 +116,8 @@ def endpoint_of(raw: bytes) -> ApiEndpoint:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*ASKED, *LONG_ONES])
 async def test_no_request_keeps_the_loop_of_a_gateway_standing(name: str, executor: CpuExecutor) -> None:
-    raw = LONG_ONES.get(name) or json.dumps({"messages": HELLO, **ASKED[name]}).encode()
+    long = name in LONG_ONES
+    raw = LONG_ONES[name]() if long else json.dumps({"messages": HELLO, **ASKED[name]}).encode()
     endpoint = endpoint_of(raw)
     read = partial(executor.run, "acme", len(raw), read_completion, raw, endpoint, ANYBODY)
     assert await shortest_gap(read) < LONGEST_S
@@ -121,8 +125,9 @@ async def test_no_request_keeps_the_loop_of_a_gateway_standing(name: str, execut
 
 @pytest.mark.parametrize("name", ["messages", "token ids"])
 async def test_nor_does_a_line_of_a_batch(name: str, executor: CpuExecutor) -> None:
-    endpoint = endpoint_of(LONG_ONES[name])
-    line = b'{"custom_id":"a","url":"%s","body":%s}' % (endpoint.encode(), LONG_ONES[name])
+    body = LONG_ONES[name]()
+    endpoint = endpoint_of(body)
+    line = b'{"custom_id":"a","url":"%s","body":%s}' % (endpoint.encode(), body)
     rules = LineRules(endpoint=endpoint, tenant="acme", encoded=True)
     read = partial(executor.run, "acme", len(line), read_line, InputLine(1, line), rules)
     assert await shortest_gap(read) < LONGEST_S

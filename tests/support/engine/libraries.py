@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import shutil
+from functools import cache
 from pathlib import Path
 from zlib import crc32
 
@@ -25,6 +26,14 @@ def built(flags: tuple[str, ...] = FLAGS) -> Library:
     with (CACHE / f"lock-{crc32(repr(flags).encode())}").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return build(CACHE, flags)
+
+
+@cache
+def shared_cache() -> str:
+    """Returns the folder in which an engine finds its library; it is built if there is a compiler."""
+    if shutil.which("g++") is not None:
+        built()
+    return str(CACHE)
 
 
 def script(folder: Path, lines: bytes) -> str:

@@ -14,6 +14,7 @@ from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.outputs import Refused
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
+from support.engine.libraries import shared_cache
 
 PREFIX = tuple(range(3, 23))
 
@@ -32,6 +33,7 @@ def engine_on(
         max_step_tokens=24,
         compile_model="off",
         speculate="off",  # tests count steps
+        cache_dir=shared_cache(),  # its library is compiled once for all tests
     )
     engine, info = build(dataclasses.replace(config, **changes), report)
     assert info.device.startswith(device)

@@ -120,7 +120,7 @@ def test_other_forms_answer_the_same(options: dict[str, str], answered: Answered
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["idefics3", "qwen3_vl"])
+@pytest.mark.parametrize("kind", [pytest.param("idefics3", marks=pytest.mark.alone), "qwen3_vl"])
 def test_compiled_and_replayed_steps_answer_the_same(kind: str, answered: Answered) -> None:
     """Steps without images are replayed, also behind images with positions of several axes."""
     known = answered(kind)

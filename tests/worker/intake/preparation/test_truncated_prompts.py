@@ -25,7 +25,7 @@ from millstream_worker.text.token_count import TokenCounter
 
 CHAT = "{% for m in messages %}{{ m.content }}{% endfor %}"
 TEXT = TextModel(PreTrainedTokenizerFast(tokenizer_object=build("byte-level"), chat_template=CHAT))
-LONG = "the quick brown fox jumps over the lazy dog, déjà vu. " * 8000
+LONG = "the quick brown fox jumps over the lazy dog, déjà vu. " * 800
 WHOLE = build("byte-level").encode(LONG).ids
 BOUNDS = JobBounds(0, 0, 2**26)
 LAST = tuple(WHOLE[-9:])
