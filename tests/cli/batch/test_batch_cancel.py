@@ -121,10 +121,13 @@ def test_jobs_of_lines_that_are_gone_are_cancelled(batch: BatchFiles) -> None:
     with answering(batch.server.url) as worker:
         kill_when_submitted(batch, worker)
         batch.write(completion("doc-0", "edited"), *LINES[1:15], completion("doc-15", "edited"))
-        worker.gate.set()
-        done = invoke(*batch.command)
-    assert done.exit_code == 0, done.output
-    assert "jobs of an earlier run that no line of IN asks for now were cancelled" in done.stderr
+        with process(*batch.command) as running:
+            while sum(state == "cancelled" for state in batch.states().values()) < 5:
+                assert running.poll() is None
+            worker.gate.set()  # not before: it would answer them
+            _, messages = running.communicate(timeout=30)
+    assert running.returncode == 0, messages
+    assert "jobs of an earlier run that no line of IN asks for now were cancelled" in messages
     assert batch.answers() == answers_of(15) | {"doc-0": "EDITED", "doc-15": "EDITED"}
 
 
